@@ -1,0 +1,1 @@
+"""The block-refinement engine: requests in, a stream of text events out."""
