@@ -30,6 +30,12 @@ def ember_home(environment: Mapping[str, str] | None = None) -> Path:
     return (Path(cache).expanduser() if cache else Path.home() / ".cache") / "ember"
 
 
+def hub_url(environment: Mapping[str, str] | None = None) -> str:
+    """Where Hugging Face repositories are: HF_ENDPOINT, as Hugging Face's own tools read it."""
+    env = os.environ if environment is None else environment
+    return env.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """What the engine may use.

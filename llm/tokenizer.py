@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from tokenizers import Tokenizer as BpeTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
-from llm.models.gguf import TokenizerData
+from llm.models.checkpoint import TokenizerData
 
 _GUARD = "\ue000"
 """A private-use character that keeps control tokens apart which the user typed as text."""

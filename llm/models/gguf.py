@@ -6,7 +6,6 @@ transformer knows one layout only. Knows nothing about how they are stored or co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, dequantize
 from numpy.typing import NDArray
 
+from llm.models.checkpoint import CheckpointError, TokenizerData
 from llm.models.spec import TransformerConfig
 
 READABLE_TYPES = frozenset({"F32", "F16", "Q4_0", "Q4_1", "Q8_0"})
@@ -30,24 +30,6 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-
-
-class CheckpointError(ValueError):
-    """A model file cannot be used; the message says what is wrong with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerData:
-    """What a byte-level BPE tokenizer is made of: tokens by id, merges in order of rank.
-
-    special_ids: control tokens, which user text can never produce.
-    """
-
-    tokens: tuple[str, ...]
-    merges: tuple[str, ...]
-    special_ids: frozenset[int]
-    eos_id: int
-    chat_template: str
 
 
 class GgufFile:

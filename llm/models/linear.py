@@ -8,11 +8,37 @@ among drafts and masks gets, bit for bit, the values that it would get alone.
 from __future__ import annotations
 
 from functools import cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 ACTIVATION_LIMIT = 127
+
+
+class Linear(Protocol):
+    """A weight [out, in], used as a linear layer or as an embedding table."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: float32 [rows, in]. Returns float32 [rows, out]."""
+
+    def rows(self, index: Tensor) -> Tensor:
+        """The weight's rows `index` (int64 [n]) as float32 [n, in]."""
+
+
+class FloatLinear:
+    """`y = x @ weight.T` in float32: what the others are measured against."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: float32 [rows, in]. Returns float32 [rows, out]."""
+        return x @ self.weight.t()
+
+    def rows(self, index: Tensor) -> Tensor:
+        """The weight's rows `index` (int64 [n]) as float32 [n, in]."""
+        return self.weight[index]
 
 
 class Int8Linear:
@@ -30,12 +56,10 @@ class Int8Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: float32 [rows, in]. Returns float32 [rows, out]."""
-        return self.from_quantized(*quantize_rows(x))
-
-    def from_quantized(self, x: Tensor, x_scale: Tensor) -> Tensor:
-        """x: int8 [rows, in] with x_scale float32 [rows, 1]. Returns float32 [rows, out]."""
+        integers, row_scale = quantize_rows(x)
         # torch.mm on int8 would wrap around in 8 bits; _int_mm sums in 32.
-        return torch._int_mm(x, self._transposed).to(torch.float32).mul_(x_scale).mul_(self.scale)
+        sums = torch._int_mm(integers, self._transposed)
+        return sums.to(torch.float32).mul_(row_scale).mul_(self.scale)
 
     def rows(self, index: Tensor) -> Tensor:
         """The weight's rows `index` (int64 [n]) as float32 [n, in]: an embedding lookup."""

@@ -6,6 +6,7 @@ logits for the rows that ask. Knows nothing of masks, drafts or requests.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +14,8 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.attention import KEYS_PER_PAGE, block_attention, visibility_bias
-from llm.models.gguf import GgufFile
-from llm.models.linear import Int8Linear, quantize_rows
+from llm.models.checkpoint import Checkpoint
+from llm.models.linear import Int8Linear, Linear
 from llm.models.spec import TransformerConfig
 
 
@@ -23,11 +24,11 @@ class Layer:
     """Weights of one layer; q, k and v are one matrix, and so are gate and up."""
 
     attention_norm: Tensor
-    qkv: Int8Linear
-    output: Int8Linear
+    qkv: Linear
+    output: Linear
     mlp_norm: Tensor
-    gate_up: Int8Linear
-    down: Int8Linear
+    gate_up: Linear
+    down: Linear
 
 
 class KVCache:
@@ -49,15 +50,20 @@ class KVCache:
 
 
 class Transformer:
-    """A Llama-shaped model whose embedding is also its head."""
+    """A Llama-shaped model whose embedding is also its head.
 
-    def __init__(self, file: GgufFile) -> None:
-        config = self.config = file.config
-        self.embedding = Int8Linear(
-            _load(file, "model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
+    linear: what its matrices become.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, linear: Callable[[Tensor], Linear] = Int8Linear
+    ) -> None:
+        config = self.config = checkpoint.config
+        self.embedding = linear(
+            _load(checkpoint, "model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
         )
-        self.layers = [_load_layer(file, index) for index in range(config.num_layers)]
-        self.final_norm = _load(file, "model.norm.weight", (config.hidden_size,))
+        self.layers = [_load_layer(checkpoint, i, linear) for i in range(config.num_layers)]
+        self.final_norm = _load(checkpoint, "model.norm.weight", (config.hidden_size,))
         self._cos, self._sin = _rotary_table(config)
 
     def forward(self, tokens: Tensor, start: int, visible: Tensor, cache: KVCache) -> Tensor:
@@ -95,7 +101,7 @@ class Transformer:
         self, layer: Layer, normed: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config
-        projected = layer.qkv.from_quantized(*quantize_rows(normed))
+        projected = layer.qkv(normed)
         heads = projected.view(len(normed), -1, config.head_size)
         num_rotated = config.num_heads + config.num_kv_heads
         rotated = _rotate(heads[:, :num_rotated], cos, sin)
@@ -121,22 +127,22 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def _load(file: GgufFile, name: str, shape: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(file.tensor(name, shape))
+def _load(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(checkpoint.tensor(name, shape))
 
 
-def _load_layer(file: GgufFile, index: int) -> Layer:
-    config = file.config
+def _load_layer(checkpoint: Checkpoint, index: int, linear: Callable[[Tensor], Linear]) -> Layer:
+    config = checkpoint.config
     prefix = f"model.layers.{index}."
     hidden, inner = config.hidden_size, config.intermediate_size
     heads = config.num_heads * config.head_size
 
     def weight(name: str, *shape: int) -> Tensor:
-        return _load(file, f"{prefix}{name}.weight", shape)
+        return _load(checkpoint, f"{prefix}{name}.weight", shape)
 
     return Layer(
         attention_norm=weight("input_layernorm", hidden),
-        qkv=Int8Linear(
+        qkv=linear(
             torch.cat(
                 (
                     weight("self_attn.q_proj", heads, hidden),
@@ -145,12 +151,12 @@ def _load_layer(file: GgufFile, index: int) -> Layer:
                 )
             )
         ),
-        output=Int8Linear(weight("self_attn.o_proj", hidden, heads)),
+        output=linear(weight("self_attn.o_proj", hidden, heads)),
         mlp_norm=weight("post_attention_layernorm", hidden),
-        gate_up=Int8Linear(
+        gate_up=linear(
             torch.cat(
                 (weight("mlp.gate_proj", inner, hidden), weight("mlp.up_proj", inner, hidden))
             )
         ),
-        down=Int8Linear(weight("mlp.down_proj", hidden, inner)),
+        down=linear(weight("mlp.down_proj", hidden, inner)),
     )

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from llm.models.gguf import READABLE_TYPES, CheckpointError, GgufFile
+from llm.models.checkpoint import CheckpointError
+from llm.models.gguf import READABLE_TYPES, GgufFile
 from tests.llm.tiny import HEAD, HEADS, HIDDEN, INNER, write_tiny_gguf
 
 

@@ -81,7 +81,7 @@ def test_a_truncated_file_is_noticed_and_brought_again(tmp_path: Path, web: Web)
     assert not store.is_complete("plain")
     with pytest.raises(ModelMissingError):
         store.path("plain")
-    assert ["wrong size" in p for p in store.verify("plain")] == [True]
+    assert ["is damaged" in p for p in store.verify("plain")] == [True]
     store.ensure("plain")
     assert store.verify("plain") == []
     assert (folder / "small.json").stat().st_mtime_ns == untouched

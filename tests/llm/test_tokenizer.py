@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_decoding_in_pieces_equals_decoding_at_once(
     bounds = [0, *sorted(min(c, len(ids)) for c in cuts), len(ids)]
     decoder = TextDecoder(tokenizer)
     out = ""
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in itertools.pairwise(bounds):
         peeked = decoder.peek(ids[start:end])
         piece = decoder.feed(ids[start:end])
         assert piece == peeked

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from llm.models.gguf import GgufFile
-from llm.models.linear import Int8Linear
+from llm.models.linear import FloatLinear, Int8Linear
 from llm.models.transformer import KVCache, Transformer
 from tests.llm.tiny import HEAD, HEADS, HIDDEN, INNER, KV_HEADS, LAYERS, write_tiny_gguf
 
@@ -68,22 +68,6 @@ def reference(file: GgufFile, tokens: list[int]) -> np.ndarray:
     return norm(x) @ table.T
 
 
-class FloatLinear:
-    """Stands in for Int8Linear so that only the equations are compared, not the rounding."""
-
-    def __init__(self, weight):
-        self.weight = weight
-
-    def __call__(self, x):
-        return x @ self.weight.T
-
-    def from_quantized(self, x, scale):
-        return (x * scale) @ self.weight.T
-
-    def rows(self, index):
-        return self.weight[index]
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> GgufFile:
     return GgufFile(write_tiny_gguf(tmp_path / "m.gguf"))
@@ -92,10 +76,8 @@ def file(tmp_path: Path) -> GgufFile:
 TOKENS = [7, 80, 200, 31, 80, 80, 5, 120, 9, 33, 61]
 
 
-def test_equations(file: GgufFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm.models.transformer.Int8Linear", FloatLinear)
-    monkeypatch.setattr("llm.models.transformer.quantize_rows", lambda x: (x, 1.0))
-    model = Transformer(file)
+def test_equations(file: GgufFile) -> None:
+    model = Transformer(file, FloatLinear)
     cache = KVCache(model.config, 64)
     visible = torch.arange(len(TOKENS)) + 1
     logits = model.logits(model.forward(torch.tensor(TOKENS), 0, visible, cache))

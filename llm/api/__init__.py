@@ -1,0 +1,1 @@
+"""The HTTP API for text clients, OpenAI-compatible."""

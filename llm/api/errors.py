@@ -1,0 +1,44 @@
+"""Errors in the shape that OpenAI clients read: {"error": {message, type, param, code}}."""
+
+from __future__ import annotations
+
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+
+
+class ApiError(Exception):
+    """A request that is answered with an error.
+
+    status: HTTP status. message: one sentence for the caller. param: the name of the parameter to
+    change, None where it is none in particular. code: a machine-readable name, or None.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, object]:
+        """The error as a JSON object."""
+        kinds = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+        kind = kinds.get(self.status, "invalid_request_error")
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def response(self) -> JSONResponse:
+        """The error as an HTTP response."""
+        headers = {"retry-after": "1"} if self.status in {429, 503} else None
+        return JSONResponse(self.body(), status_code=self.status, headers=headers)
+
+
+def from_validation(error: ValidationError) -> ApiError:
+    """The first complaint about a request body, with the parameter it is about."""
+    first = error.errors(include_url=False)[0]
+    param = ".".join(str(part) for part in first["loc"]) or None
+    # Pydantic puts this before the sentence of our own validators.
+    message = first["msg"].removeprefix("Value error, ")
+    return ApiError(400, f"{param}: {message}" if param else message, param=param)

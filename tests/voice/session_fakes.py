@@ -1,0 +1,97 @@
+"""A pipeline without models: it hears, guesses, commits and speaks what a test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from llm.types import Message, Usage
+from tests.llm.fakes import FakeEngine
+from voice.events import (
+    AnswerGuess,
+    AnswerText,
+    Heard,
+    Samples,
+    Speech,
+    StageTimes,
+    TurnEnded,
+    TurnEvent,
+    TurnOutcome,
+)
+
+RATE_HZ = 22_050
+HEARD = "What is an ember?"
+ANSWER = ("An ember is a glowing coal", " that stays when the flames are gone.")
+
+
+def tone(duration_s: float, hz: float = 440.0) -> Samples:
+    """A tone that is easy to hear and to recognise."""
+    times = np.arange(int(duration_s * RATE_HZ)) / RATE_HZ
+    return (0.3 * np.sin(2 * np.pi * hz * times)).astype(np.float32)
+
+
+@dataclass
+class FakePipeline:
+    """Answers with ANSWER.
+
+    pause_s: between the steps, so that a browser can show them. holds: never ends by itself.
+    breaks: raises in the middle. spoken_s: seconds of sound.
+    """
+
+    pause_s: float = 0.0
+    holds: bool = False
+    breaks: bool = False
+    spoken_s: float = 0.2
+    output_rate_hz: int = RATE_HZ
+    asked: list[tuple[Samples | None, str | None, tuple[Message, ...]]] = field(
+        default_factory=list
+    )
+    num_running: int = 0
+
+    async def run(
+        self, turn: int, samples: Samples | None, text: str | None, history: Sequence[Message]
+    ) -> AsyncGenerator[TurnEvent, None]:
+        self.asked.append((samples, text, tuple(history)))
+        self.num_running += 1
+        try:
+            for event in self._events(turn, text):
+                await asyncio.sleep(self.pause_s)
+                yield event
+            if self.breaks:
+                raise ZeroDivisionError("a bug")
+            if self.holds:
+                await asyncio.Event().wait()
+            times = StageTimes(
+                asr_ms=85.0, first_commit_ms=212.0, first_audio_ms=340.0, total_ms=1250.0
+            )
+            yield TurnEnded(turn, TurnOutcome.ANSWERED, times, Usage(30, 14, 6))
+        finally:
+            self.num_running -= 1
+
+    def _events(self, turn: int, text: str | None) -> list[TurnEvent]:
+        first, second = ANSWER
+        return [
+            Heard(turn, text or HEARD),
+            AnswerGuess(turn, 0, "An ember is a small"),
+            AnswerGuess(turn, 12, "a glowing fire", revised=True),
+            AnswerText(turn, first),
+            Speech(turn, tone(self.spoken_s / 2), RATE_HZ, first),
+            AnswerGuess(turn, len(first), " that stays when"),
+            AnswerText(turn, second),
+            Speech(turn, tone(self.spoken_s / 2, 330.0), RATE_HZ, second),
+        ]
+
+
+@dataclass
+class FakeAssistant:
+    """Loaded models that are none."""
+
+    pipeline: FakePipeline = field(default_factory=FakePipeline)
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    closed: bool = False
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+
+from llm.config import ConfigError, EngineConfig, build
+from voice.config import Config
+
+
+def test_flags_win_over_the_environment() -> None:
+    config = build(Config, environment={"EMBER_PORT": "9000"}, flags={"port": 9001, "host": None})
+    assert (config.port, config.host) == (9001, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("port", -1), ("port", 65_536), ("num_threads", -1), ("max_answer_tokens", 0)],
+)
+def test_values_out_of_range_are_refused_by_name(key: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=f"'{key}' must be"):
+        build(Config, flags={key: value})
+
+
+def test_the_engine_gets_its_part() -> None:
+    config = Config(num_threads=3, max_context_tokens=99, max_queue=5, num_draft_tokens=7)
+    assert config.engine == EngineConfig(3, 99, 5, 7)
+    assert Config().engine == EngineConfig()

@@ -1,0 +1,62 @@
+"""The settings of the `ember` process: one frozen dataclass, built once in `__main__`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm.config import ConfigError, EngineConfig
+
+_ENGINE = EngineConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that can be set, with its default.
+
+    host, port: where `ember up` listens; port 0 takes a free one. llm_model, asr_model, tts_model,
+    vad_model: names in the model registry. num_threads: compute threads of each model that can use
+    several, 0 = all cores. max_answer_tokens: longest answer. system_prompt: who Ember is.
+    max_context_tokens, max_queue, num_draft_tokens: see `llm.config.EngineConfig`.
+
+    Raises ConfigError for a value out of range.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    llm_model: str = "smollm2-135m-instruct"
+    asr_model: str = "whisper-tiny.en"
+    tts_model: str = "piper-en-us-joe"
+    vad_model: str = "silero-vad"
+    num_threads: int = 0
+    max_answer_tokens: int = 120
+    # Short on purpose: the embedded model answers worse the more it is told.
+    system_prompt: str = "You are Ember, a helpful voice assistant."
+    max_context_tokens: int = _ENGINE.max_context_tokens
+    max_queue: int = _ENGINE.max_queue
+    num_draft_tokens: int = _ENGINE.num_draft_tokens
+
+    def __post_init__(self) -> None:
+        for key, lowest in (
+            ("port", 0),
+            ("num_threads", 0),
+            ("max_answer_tokens", 1),
+            ("max_context_tokens", 64),
+            ("max_queue", 1),
+            ("num_draft_tokens", 0),
+        ):
+            if getattr(self, key) < lowest:
+                raise ConfigError(
+                    f"setting '{key}' must be {lowest} or more, not {getattr(self, key)}"
+                )
+        if self.port > 65_535:
+            raise ConfigError(f"setting 'port' must be 65535 or less, not {self.port}")
+
+    @property
+    def engine(self) -> EngineConfig:
+        """The part of the settings that the language model's engine takes."""
+        return EngineConfig(
+            num_threads=self.num_threads,
+            max_context_tokens=self.max_context_tokens,
+            max_queue=self.max_queue,
+            num_draft_tokens=self.num_draft_tokens,
+        )

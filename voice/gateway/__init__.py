@@ -1,0 +1,1 @@
+"""Where clients connect: web page, WebSocket, health."""

@@ -1,0 +1,93 @@
+"""What the routes of the gateway share: the models, how far they are, the open sessions."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+from fastapi import WebSocket
+
+from llm.api.chat import ChatEngine, ChatService
+from voice.gateway.websocket import WebSocketConnection
+from voice.session import GOING_AWAY, Goodbye, Pipeline, Session
+
+NOT_READY = Goodbye(1013, "the models are still loading; try again")
+TOO_MANY_SESSIONS = Goodbye(1013, "too many conversations at once; try again later")
+
+MAX_SESSIONS = 16
+"""Conversations at once; each may hold a minute of audio."""
+
+
+class Assistant(Protocol):
+    """The loaded models."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What answers a spoken or typed turn."""
+        ...
+
+    @property
+    def engine(self) -> ChatEngine:
+        """The language model alone."""
+        ...
+
+    def close(self) -> None:
+        """Free everything."""
+        ...
+
+
+class Stage(Enum):
+    """How far the server is; the value is what `/readyz` says."""
+
+    LOADING = "loading the models"
+    READY = "ready"
+    STOPPING = "shutting down"
+
+
+class Gateway:
+    """What the routes share: how far the server is, the models once loaded, the open sessions."""
+
+    def __init__(self, *, model: str, max_history_characters: int) -> None:
+        self.stage = Stage.LOADING
+        self.chat = ChatService(self._engine, model)
+        self._assistant: Assistant | None = None
+        self._max_history_characters = max_history_characters
+        self._sessions: set[Session] = set()
+
+    def open(self, assistant: Assistant) -> None:
+        """The models are loaded and warm: start to serve."""
+        assert self.stage is Stage.LOADING, "the models are loaded once"
+        self._assistant = assistant
+        self.stage = Stage.READY
+
+    def stop(self) -> None:
+        """End every session (close code 1001) and abort every generation."""
+        self.stage = Stage.STOPPING
+        self.chat.abort_all()
+        for session in self._sessions:
+            session.end(GOING_AWAY)
+
+    async def converse(self, socket: WebSocket) -> None:
+        """Serve one WebSocket until it ends."""
+        await socket.accept()
+        if self._assistant is None or self.stage is not Stage.READY:
+            goodbye = GOING_AWAY if self.stage is Stage.STOPPING else NOT_READY
+            await socket.close(goodbye.code, goodbye.reason)
+            return
+        if len(self._sessions) >= MAX_SESSIONS:
+            await socket.close(TOO_MANY_SESSIONS.code, TOO_MANY_SESSIONS.reason)
+            return
+        session = Session(
+            WebSocketConnection(socket),
+            self._assistant.pipeline,
+            max_history_characters=self._max_history_characters,
+        )
+        self._sessions.add(session)
+        try:
+            await session.run()
+        finally:
+            self._sessions.discard(session)
+
+    def _engine(self) -> ChatEngine | None:
+        ready = self.stage is Stage.READY and self._assistant is not None
+        return self._assistant.engine if ready and self._assistant else None
