@@ -3,7 +3,8 @@
 A few input channels of each linear layer carry values many times larger than the rest, and the
 scale of a row has to fit them. Dividing a channel by a factor and multiplying the weights behind
 it by the same changes nothing in exact arithmetic, costs nothing at run time, and evens both out
-(SmoothQuant, arXiv 2211.10438, section 4; here with strength 0.4, the best of 0.3 to 0.7).
+(SmoothQuant, arXiv 2211.10438, section 4). On 16 dialogues 89.0 % of the best tokens equal those
+of float without it; with strength 0.3 to 0.8 in steps: 88.5, 91.6, 92.7, 93.7, 92.8 and 87.1 %.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from llm.models.linear import FloatLinear
 from llm.models.spec import TransformerConfig
 from llm.models.transformer import KVCache, Transformer
 
-STRENGTH = 0.4
+STRENGTH = 0.6
 
 Factors = NDArray[np.float32]
 

@@ -26,7 +26,7 @@ from llm.tokenizer import Tokenizer
 from llm.types import Message
 from tests.llm.tiny import write_tiny_gguf
 
-NUM_NEW = 16
+NUM_NEW = 12
 
 
 def autoregressive(runner: Runner, prompt: list[int], num_new: int) -> list[int]:
@@ -155,4 +155,4 @@ def test_the_embedded_model_on_fifty_prompts(llm_folder: Path) -> None:
         assert text == expected
         accepted += kept
     assert len(QUESTIONS) == 50
-    assert accepted > 200, "the accepting half of the path was hardly tried"
+    assert accepted > 150, "the accepting half of the path was hardly tried"
