@@ -22,7 +22,6 @@ from llm.types import (
     Committed,
     Event,
     Finished,
-    FinishReason,
     InvalidRequestError,
     Message,
     Provisional,
@@ -189,7 +188,7 @@ async def _write_committed(generation: Generation, console: Console) -> tuple[st
 
 
 def _conclude(finished: Finished, console: Console) -> None:
-    if finished.reason is FinishReason.ERROR:
+    if finished.error is not None:
         typer.echo(f"error: {finished.error}", err=True)
     elif console.is_terminal:
         console.print(_cost(finished.usage), style="dim", highlight=False)

@@ -41,14 +41,17 @@ class EngineConfig:
     """What the engine may use.
 
     num_threads: compute threads of a forward, 0 = all cores. max_context_tokens: prompt and answer
-    together. max_queue: requests held at once, running and waiting. num_draft_tokens: masks
-    behind the clean text in each forward.
+    together. max_queue: requests held at once, running and waiting. num_slots: requests that run
+    at once. num_draft_tokens: masks behind the clean text in each forward, at most.
+    prefix_cache_mb: memory for text that was computed before, 46 kB a token for the embedded model.
     """
 
     num_threads: int = 0
     max_context_tokens: int = 4096
     max_queue: int = 64
+    num_slots: int = 16
     num_draft_tokens: int = 3
+    prefix_cache_mb: int = 192
 
 
 def build(

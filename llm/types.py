@@ -6,7 +6,7 @@ Frozen dataclasses that import nothing of ours. The engine's whole output is the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
@@ -32,12 +32,20 @@ class Message:
     content: str
 
 
+class Priority(Enum):
+    """Who is served first when all cannot be: a conversation cannot wait, a text client can."""
+
+    VOICE = "voice"
+    TEXT = "text"
+
+
 class FinishReason(Enum):
     """Why a generation ended."""
 
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
     ERROR = "error"
 
 
@@ -45,9 +53,9 @@ class FinishReason(Enum):
 class Usage:
     """What one generation cost.
 
-    num_forwards counts forwards of the decode phase (NFE), so that tokens per forward (TPF) is
-    comparable with one-token-at-a-time decoding, where it is 1. Times are milliseconds since the
-    request was admitted.
+    num_cached_tokens: prompt tokens found in the prefix cache and not computed. num_forwards:
+    forwards of the decode phase (NFE), so that tokens per forward (TPF) is comparable with
+    one-token-at-a-time decoding, where it is 1. Times are milliseconds since admission.
     """
 
     num_prompt_tokens: int = 0
@@ -57,6 +65,7 @@ class Usage:
     num_accepted: int = 0
     first_commit_ms: float | None = None
     total_ms: float = 0.0
+    num_cached_tokens: int = 0
 
     @property
     def tokens_per_forward(self) -> float:
@@ -64,17 +73,113 @@ class Usage:
         return self.num_completion_tokens / self.num_forwards if self.num_forwards else 0.0
 
 
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are 0: the best token is certain and dividing by them would overflow."""
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "top_k": (0, 2**31 - 1),
+    "min_p": (0, 1),
+    "seed": (-(2**63), 2**63 - 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "repetition_penalty": (0.01, 2),
+    "min_new_tokens": (0, 2**31 - 1),
+    "num_logprobs": (0, 20),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one request picks its tokens; the defaults are greedy decoding.
+
+    temperature: 0 (greedy) to 2. top_p: 0 to 1, the mass of the nucleus; 1 is off and 0 leaves the
+    best token. top_k: how many tokens stay, 0 for all. min_p: 0 to 1, tokens less probable than
+    this share of the best one's probability go. seed: a signed 64-bit number, None for "any".
+    presence_penalty, frequency_penalty: -2 to 2, OpenAI's, over generated tokens.
+    repetition_penalty: 0.01 to 2, over prompt and generated tokens (CTRL, arXiv 1909.05858);
+    1 is off. logit_bias: (token, -100 to 100) pairs. min_new_tokens: no end of text before so many
+    are out. ignore_eos: no end of text at all. num_logprobs: 0 to 20 alternatives reported
+    beside the log-probability of each token, None for no report.
+
+    Raises InvalidRequestError for a value out of range, naming it.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_new_tokens: int = 0
+    ignore_eos: bool = False
+    num_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            # Written so that NaN, which compares false with everything, is refused as well.
+            if value is not None and not low <= value <= high:
+                raise InvalidRequestError(f"{name} must be from {low} to {high}, not {value}")
+        tokens = [token for token, _ in self.logit_bias]
+        if len(set(tokens)) < len(tokens):
+            raise InvalidRequestError("logit_bias must name each token once")
+        for token, bias in self.logit_bias:
+            if token < 0:
+                raise InvalidRequestError(f"logit_bias names token {token}; ids start at 0")
+            if not -100 <= bias <= 100:
+                raise InvalidRequestError(
+                    f"logit_bias must be from -100 to 100, not {bias} (token {token})"
+                )
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the best token is always taken, so that nothing is random."""
+        return self.temperature < GREEDY_BELOW
+
+    def with_seed(self, seed: int) -> SamplingParams:
+        """These parameters with a seed for certain: their own, else the given one."""
+        return self if self.seed is not None else replace(self, seed=seed)
+
+    def check_vocabulary(self, vocabulary_size: int) -> None:
+        """Raise InvalidRequestError where logit_bias names a token the model does not have."""
+        for token, _ in self.logit_bias:
+            if token >= vocabulary_size:
+                raise InvalidRequestError(
+                    f"logit_bias names token {token}, but the model's ids end at "
+                    f"{vocabulary_size - 1}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """A token's log-probability and the best (token, log-probability) pairs, best first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One generation.
 
     messages: the conversation so far, at least one. max_new_tokens: 1 or more; the context limit
-    of the model caps it. stop: strings that end the answer and are not part of it.
+    of the model caps it. stop: strings that end the answer and are not part of it. sampling: how
+    tokens are picked. deadline_ms: time from admission after which the answer is cut off, None =
+    never. cache_salt: callers with another salt never share cached prefixes with this one.
     """
 
     messages: tuple[Message, ...]
     max_new_tokens: int = 128
     stop: tuple[str, ...] = ()
+    sampling: SamplingParams = SamplingParams()
+    priority: Priority = Priority.TEXT
+    deadline_ms: float | None = None
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +195,11 @@ class Committed:
     """Final text, to be appended to the text committed before. Safe to speak.
 
     A guess that goes on as this text does keeps its rest; any other guess is withdrawn by it.
+    logprobs: of the tokens committed now, where the request asked for them.
     """
 
     text: str
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

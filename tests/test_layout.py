@@ -33,6 +33,7 @@ SHELLS = (
     "voice/gateway/*.py",
     "voice/phone/*.py",
     "llm/engine/engine.py",
+    "llm/engine/generation.py",
     "llm/api/*.py",
     "llm/models/store.py",
     "llm/models/download.py",

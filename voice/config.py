@@ -16,7 +16,8 @@ class Config:
     host, port: where `ember up` listens; port 0 takes a free one. llm_model, asr_model, tts_model,
     vad_model: names in the model registry. num_threads: compute threads of each model that can use
     several, 0 = all cores. max_answer_tokens: longest answer. system_prompt: who Ember is.
-    max_context_tokens, max_queue, num_draft_tokens: see `llm.config.EngineConfig`.
+    max_context_tokens, max_queue, num_slots, num_draft_tokens, prefix_cache_mb: see
+    `llm.config.EngineConfig`.
 
     Raises ConfigError for a value out of range.
     """
@@ -35,7 +36,9 @@ class Config:
     )
     max_context_tokens: int = _ENGINE.max_context_tokens
     max_queue: int = _ENGINE.max_queue
+    num_slots: int = _ENGINE.num_slots
     num_draft_tokens: int = _ENGINE.num_draft_tokens
+    prefix_cache_mb: int = _ENGINE.prefix_cache_mb
 
     def __post_init__(self) -> None:
         for key, lowest in (
@@ -44,7 +47,9 @@ class Config:
             ("max_answer_tokens", 1),
             ("max_context_tokens", 64),
             ("max_queue", 1),
+            ("num_slots", 1),
             ("num_draft_tokens", 0),
+            ("prefix_cache_mb", 0),
         ):
             if getattr(self, key) < lowest:
                 raise ConfigError(
@@ -60,5 +65,7 @@ class Config:
             num_threads=self.num_threads,
             max_context_tokens=self.max_context_tokens,
             max_queue=self.max_queue,
+            num_slots=self.num_slots,
             num_draft_tokens=self.num_draft_tokens,
+            prefix_cache_mb=self.prefix_cache_mb,
         )

@@ -23,6 +23,7 @@ from llm.types import (
     FinishReason,
     InvalidRequestError,
     Message,
+    Priority,
     Provisional,
     QueueFullError,
     Request,
@@ -55,7 +56,12 @@ _MAX_WAITING_CLAUSES = 32
 
 
 class Generation(Protocol):
-    """The events of one request, the last of them Finished."""
+    """The events of one request, the last of them Finished.
+
+    buffered_ms: kept up to date by the reader; spoken audio that is ready but not yet heard.
+    """
+
+    buffered_ms: float | None
 
     def __aiter__(self) -> AsyncIterator[Event]:
         """The events as they come."""
@@ -141,6 +147,8 @@ class _Turn:
         self._started = time.perf_counter()
         self._times = StageTimes()
         self._usage: Usage | None = None
+        self._generation: Generation | None = None
+        self._spoken_ms = 0.0
 
     async def run(
         self, samples: Samples | None, text: str | None, history: tuple[Message, ...]
@@ -182,6 +190,7 @@ class _Turn:
         request = Request(
             (system, *history, Message("user", heard)),
             max_new_tokens=self._parts.max_answer_tokens,
+            priority=Priority.VOICE,
         )
         clauses: asyncio.Queue[str | None] = asyncio.Queue(_MAX_WAITING_CLAUSES)
         async with asyncio.TaskGroup() as tasks:
@@ -195,6 +204,7 @@ class _Turn:
             generation = self._parts.language_model.submit(request)
         except (InvalidRequestError, QueueFullError) as error:
             raise StageError(f"The question was not taken: {error}.") from error
+        self._generation = generation
         cutter = ClauseCutter()
         try:
             with _stage("The language model"):
@@ -228,7 +238,7 @@ class _Turn:
     ) -> TurnOutcome:
         self._times = replace(self._times, llm_ms=self._elapsed_ms())
         self._usage = finished.usage
-        if finished.reason is FinishReason.ERROR:
+        if finished.reason in {FinishReason.ERROR, FinishReason.TIMEOUT}:
             raise StageError(finished.error or "The language model failed.")
         for clause in cutter.finish():
             await clauses.put(clause)
@@ -249,6 +259,14 @@ class _Turn:
             if self._times.first_audio_ms is None:
                 self._times = replace(self._times, first_audio_ms=self._elapsed_ms())
             self._emit(Speech(self._turn, samples, self._parts.output_rate_hz, clause))
+            self._note_reserve(len(samples))
+
+    def _note_reserve(self, num_samples: int) -> None:
+        """Tell the language model how far speech is ahead of the ear, playing since its start."""
+        self._spoken_ms += num_samples * 1_000 / self._parts.output_rate_hz
+        heard_ms = self._elapsed_ms() - (self._times.first_audio_ms or 0.0)
+        if self._generation is not None:
+            self._generation.buffered_ms = max(0.0, self._spoken_ms - heard_ms)
 
     def _elapsed_ms(self) -> float:
         return (time.perf_counter() - self._started) * 1_000

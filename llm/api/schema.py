@@ -49,7 +49,7 @@ class StreamOptions(BaseModel):
 class ChatRequest(BaseModel):
     """The body of a request.
 
-    temperature, top_p, the penalties and seed are checked and have no effect: decoding is greedy.
+    Without a temperature decoding is greedy: the embedded model answers best so.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -65,7 +65,7 @@ class ChatRequest(BaseModel):
     top_p: Annotated[float | None, Field(ge=0, le=1)] = None
     frequency_penalty: Annotated[float | None, Field(ge=-2, le=2)] = None
     presence_penalty: Annotated[float | None, Field(ge=-2, le=2)] = None
-    seed: int | None = None
+    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63)] = None
     n: int | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
@@ -124,7 +124,14 @@ class ChatRequest(BaseModel):
         limit = self.max_completion_tokens or self.max_tokens or default_max_tokens
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         messages = tuple(message.to_message() for message in self.messages)
-        return types.Request(messages=messages, max_new_tokens=limit, stop=stop)
+        sampling = types.SamplingParams(
+            temperature=self.temperature or 0.0,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            seed=self.seed,
+        )
+        return types.Request(messages, max_new_tokens=limit, stop=stop, sampling=sampling)
 
     @property
     def wants_usage(self) -> bool:

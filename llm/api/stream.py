@@ -23,12 +23,13 @@ def event(data: Mapping[str, Any]) -> bytes:
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
 
-def usage_body(usage: Usage) -> dict[str, int]:
+def usage_body(usage: Usage) -> dict[str, Any]:
     """What a generation cost, in OpenAI's names."""
     return {
         "prompt_tokens": usage.num_prompt_tokens,
         "completion_tokens": usage.num_completion_tokens,
         "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
     }
 
 
@@ -41,6 +42,8 @@ def finish_reason(finished: Finished) -> str:
             return "length"
         case FinishReason.CANCELLED:
             raise ApiError(503, "the generation was cancelled; try again", code="cancelled")
+        case FinishReason.TIMEOUT:
+            raise ApiError(504, finished.error or "the generation took too long", code="timeout")
         case FinishReason.ERROR:
             raise ApiError(500, finished.error or "the generation failed", code="server_error")
 

@@ -23,23 +23,25 @@ from llm.models.spec import DiffusionSpec
 class Step:
     """What one forward computes.
 
-    tokens stand at positions start, start + 1, …; the first num_causal see only what is before
-    them and themselves, the rest (masks) see all rows. The last num_predicted rows need
-    predictions; 0 in a step that only fills the cache.
+    tokens stand at positions start, start + 1, …, and their keys and values overwrite the cache
+    there. Row i sees the positions [0, visible[i]); a prefix length says every mask: causal text,
+    a block that sees itself, a block with cached text behind it. wanted: the rows whose
+    predictions are needed, in order; none in a step that only fills the cache.
     """
 
     start: int
     tokens: tuple[int, ...]
-    num_causal: int
-    num_predicted: int
+    visible: tuple[int, ...]
+    wanted: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The best token of one row and its probability."""
+    """The token that a row predicts, its probability, and the row's entropy in nats."""
 
     token: int
     probability: float
+    entropy: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +70,25 @@ class Canvas:
         """The next forward, of at most max_rows clean rows and num_masks masks behind them."""
         todo = self.clean[self.num_cached :]
         assert todo, "the last clean token is always computed anew"
+        start = self.num_cached
         if len(todo) > max_rows:
-            return Step(self.num_cached, tuple(todo[:max_rows]), max_rows, 0)
-        rows = (*todo, *self.drafts)
+            causal = range(start + 1, start + max_rows + 1)
+            return Step(start, tuple(todo[:max_rows]), tuple(causal), ())
+        clean = (*todo, *self.drafts)
+        end = start + len(clean) + num_masks
         return Step(
-            start=self.num_cached,
-            tokens=rows + (self.spec.mask_id,) * num_masks,
-            num_causal=len(rows),
-            num_predicted=1 + len(self.drafts) + num_masks,
+            start,
+            tokens=clean + (self.spec.mask_id,) * num_masks,
+            visible=(*range(start + 1, start + len(clean) + 1), *(end,) * num_masks),
+            wanted=tuple(range(len(todo) - 1, end - start)),
         )
 
     def apply(self, step: Step, predictions: Sequence[Prediction], *, gate: float) -> Outcome:
-        """Take in a forward's predictions, one for each of the step's last num_predicted rows.
+        """Take in a forward's predictions, one for each row that the step wanted.
 
         gate: drafts are carried on up to the first one less probable than this, 0 to 1.
         """
-        assert len(predictions) == step.num_predicted, "one prediction for each row that asked"
+        assert len(predictions) == len(step.wanted), "one prediction for each row that asked"
         if not predictions:
             self.num_cached += len(step.tokens)
             return Outcome((), 0, 0)

@@ -37,6 +37,11 @@ def load_engine(
     model = load_built(folder, on_build)
     tokenizer = Tokenizer(model.tokenizer)
     spec = spec_for(model.tokenizer, tokenizer)
-    runner = OnnxRunner(model, spec, config.num_threads)
+    runner = OnnxRunner(
+        model,
+        config.max_context_tokens + 2 * config.num_draft_tokens,
+        config.num_slots,
+        config.num_threads,
+    )
     template = ChatTemplate(model.tokenizer.chat_template)
     return Engine(runner, spec, tokenizer, template, config)

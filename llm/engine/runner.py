@@ -1,25 +1,42 @@
-"""What the engine asks of whatever runs forwards: torch on the CPU now, others behind it later."""
+"""What the engine asks of whatever runs forwards: ONNX Runtime by default, torch as reference."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from llm.engine.canvas import Prediction, Step
+import numpy as np
+from numpy.typing import NDArray
+
+from llm.engine.canvas import Step
+
+Pages = NDArray[np.float32]
+"""Keys and values of some positions, [layers x 2, kv_heads, positions, head_size]."""
 
 
 class Runner(Protocol):
-    """Runs forwards over sequences whose caches it owns.
+    """Runs forwards over slots, each of which holds the cache of one sequence.
 
-    A row's result must not depend, to the last bit, on the rows and sequences beside it.
+    A row's result does not depend, to the last bit, on the rows and sequences beside it.
     """
 
     @property
     def context_length(self) -> int:
-        """Positions that a sequence may have at most."""
+        """Positions that a slot has."""
 
-    def open_cache(self, capacity: int) -> Any:
-        """A cache for one sequence of at most `capacity` positions, handed back to `forward`."""
+    @property
+    def num_slots(self) -> int:
+        """Sequences that can be held at once."""
 
-    def forward(self, steps: Sequence[tuple[Any, Step]]) -> list[list[Prediction]]:
-        """One forward for each (cache, step); returns the predictions that each step asks for."""
+    def forward(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:
+        """One forward for each (slot, step), each slot once; all in one go where that pays.
+
+        Returns for each the logits of the rows that it wants, float32 [wanted, vocab], which the
+        caller may overwrite.
+        """
+
+    def read_pages(self, slot: int, start: int, end: int) -> Pages:
+        """A copy of the keys and values of positions [start, end)."""
+
+    def write_pages(self, slot: int, start: int, pages: Pages) -> None:
+        """Put keys and values from `read_pages` back at position `start` and behind."""

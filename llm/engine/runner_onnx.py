@@ -1,7 +1,7 @@
 """Forwards in ONNX Runtime on the CPU, the default there.
 
-In: steps of the canvas with their caches. Out: the best token of each asked row and its
-probability. Knows nothing of requests, drafts or text.
+In: steps of canvases with their slots. Out: logits of the rows that are wanted. Knows nothing of
+requests, drafts or text.
 """
 
 from __future__ import annotations
@@ -12,88 +12,112 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from llm.engine.canvas import Prediction, Step
+from llm.engine.canvas import Step
+from llm.engine.runner import Pages
 from llm.models.built import BuiltModel
 from llm.models.onnx_graph import cache_names
-from llm.models.spec import DiffusionSpec, TransformerConfig
 
 MIN_ROWS = 2
 """A single row takes another path through the matrix products, with other last bits."""
 
 
-class OnnxCache:
-    """Keys and values of one sequence, one array [1, kv_heads, capacity, head_size] per cache."""
-
-    def __init__(self, config: TransformerConfig, capacity: int) -> None:
-        shape = (1, config.num_kv_heads, capacity + MIN_ROWS, config.head_size)
-        self.arrays = [np.zeros(shape, np.float32) for _ in cache_names(config)]
-
-
 class OnnxRunner:
     """Runs a built model for the engine.
 
-    num_threads: compute threads, 0 = one for each core.
+    context_length: positions of a slot. num_slots: sequences at once; memory is taken as
+    positions are used, 46 kB each for the embedded model. num_threads: compute threads, 0 = one
+    for each core.
     """
 
-    def __init__(self, model: BuiltModel, spec: DiffusionSpec, num_threads: int = 0) -> None:
+    def __init__(
+        self, model: BuiltModel, context_length: int, num_slots: int = 1, num_threads: int = 0
+    ) -> None:
         self._model = model
-        self._spec = spec
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = num_threads
-        # Spinning threads take the core that speech recognition and synthesis need.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = 3
-        self._session = ort.InferenceSession(
-            str(model.graph), options, providers=["CPUExecutionProvider"]
-        )
-        self._cache_names = cache_names(model.config)
+        self._num_threads = num_threads
+        self._sessions: dict[int, ort.InferenceSession] = {}
+        self.context_length = min(context_length, model.config.context_length - MIN_ROWS)
+        self.num_slots = num_slots
+        config, positions = model.config, self.context_length + MIN_ROWS
+        shape = (2 * config.num_layers, 1, config.num_kv_heads, positions, config.head_size)
+        self._caches = [np.zeros(shape, np.float32) for _ in range(num_slots)]
+        # Sequences that a graph has and a step has not compute their rows here.
+        self._spare = np.zeros((*shape[:3], MIN_ROWS, config.head_size), np.float32)
+        self._session(1)
 
-    @property
-    def context_length(self) -> int:
-        """Positions that a sequence may have at most."""
-        return self._model.config.context_length - MIN_ROWS
+    def forward(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:
+        """One forward for all steps, or several where they are more than the largest graph has."""
+        largest = max(self._model.graphs)
+        results = []
+        for start in range(0, len(steps), largest):
+            results += self._run(steps[start : start + largest])
+        return results
 
-    def open_cache(self, capacity: int) -> OnnxCache:
-        """A cache for one sequence of at most `capacity` positions."""
-        return OnnxCache(self._model.config, capacity)
+    def read_pages(self, slot: int, start: int, end: int) -> Pages:
+        """A copy of the keys and values of positions [start, end)."""
+        return self._caches[slot][:, 0, :, start:end].copy()
 
-    def forward(self, steps: Sequence[tuple[OnnxCache, Step]]) -> list[list[Prediction]]:
-        """One forward for each (cache, step); returns the predictions that each step asks for."""
-        return [self._run(cache, step) for cache, step in steps]
+    def write_pages(self, slot: int, start: int, pages: Pages) -> None:
+        """Put keys and values from `read_pages` back."""
+        self._caches[slot][:, 0, :, start : start + pages.shape[2]] = pages
 
-    def _run(self, cache: OnnxCache, step: Step) -> list[Prediction]:
-        num_rows = len(step.tokens)
-        tokens = np.array(step.tokens + (self._spec.mask_id,) * (MIN_ROWS - num_rows))
-        end = step.start + len(tokens)
-        visible = step.start + 1 + np.arange(len(tokens))
-        visible[step.num_causal :] = step.start + num_rows
-        visible[num_rows:] = end
-        bias = np.where(np.arange(end) < visible[:, None], 0, -np.inf).astype(np.float32)
+    def _run(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:
+        size = min(size for size in self._model.graphs if size >= len(steps))
+        session = self._session(size)
+        binding = session.io_binding()
+        rows: list[NDArray[np.int64]] = []
+        wanted: list[int] = []
+        for sequence in range(size):
+            if sequence < len(steps):
+                slot, step = steps[sequence]
+                cache = self._caches[slot]
+            else:
+                cache, step = self._spare, _IDLE
+            wanted += [sum(map(len, rows)) + row for row in step.wanted]
+            rows.append(self._bind_sequence(binding, sequence, step, cache))
+        tokens = np.concatenate(rows)
         embedded = self._model.embedding[tokens].astype(np.float32)
         embedded *= self._model.embedding_scale[tokens, None]
-        binding = self._session.io_binding()
         binding.bind_cpu_input("hidden", embedded[None])
-        binding.bind_cpu_input("bias", bias[None, None])
-        binding.bind_cpu_input("last", np.array([end - 1], np.int32))
-        binding.bind_cpu_input("total", np.array(end, np.int32))
-        wanted = np.arange(num_rows - step.num_predicted, num_rows)
-        binding.bind_cpu_input("wanted", wanted)
+        binding.bind_cpu_input("lengths", np.array([len(r) for r in rows], np.int64))
+        binding.bind_cpu_input("wanted", np.array(wanted, np.int64))
         binding.bind_output("logits")
-        for (past, present), array in zip(self._cache_names, cache.arrays, strict=True):
+        session.run_with_iobinding(binding)
+        logits: NDArray[np.float32] = binding.get_outputs()[-1].numpy()
+        return np.split(logits, np.cumsum([len(step.wanted) for _, step in steps])[:-1])
+
+    def _bind_sequence(
+        self, binding: ort.IOBinding, sequence: int, step: Step, cache: NDArray[np.float32]
+    ) -> NDArray[np.int64]:
+        """Bind what belongs to one sequence; returns its rows' tokens, MIN_ROWS at least."""
+        padding = max(0, MIN_ROWS - len(step.tokens))
+        tokens = np.array(step.tokens + (0,) * padding, np.int64)
+        visible = np.array(step.visible + (1,) * padding)
+        end = step.start + len(tokens)
+        num_keys = max(end, int(visible.max()))
+        assert num_keys == end, "rows see no cached positions behind their step in this graph"
+        bias = np.where(np.arange(end) < visible[:, None], np.float32(0), np.float32(-np.inf))
+        binding.bind_cpu_input(f"bias_{sequence}", bias[None, None])
+        binding.bind_cpu_input(f"last_{sequence}", np.array([end - 1], np.int32))
+        binding.bind_cpu_input(f"total_{sequence}", np.array(end, np.int32))
+        names = cache_names(self._model.config, sequence)
+        for (past, present), array in zip(names, cache, strict=True):
             place = ("cpu", 0, np.float32, array.shape, array.ctypes.data)
             binding.bind_input(past, *place)
             binding.bind_output(present, *place)
-        self._session.run_with_iobinding(binding)
-        return reveal(binding.get_outputs()[0].numpy(), self._spec.mask_id)
+        return tokens
+
+    def _session(self, size: int) -> ort.InferenceSession:
+        """The graph for `size` sequences; loaded when first needed, in a third of a second."""
+        if size not in self._sessions:
+            options = ort.SessionOptions()
+            options.intra_op_num_threads = self._num_threads
+            # Spinning threads take the core that speech recognition and synthesis need.
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+            options.log_severity_level = 3
+            self._sessions[size] = ort.InferenceSession(
+                str(self._model.graphs[size]), options, providers=["CPUExecutionProvider"]
+            )
+        return self._sessions[size]
 
 
-def reveal(logits: NDArray[np.float32], mask_id: int) -> list[Prediction]:
-    """The best token of each row but the mask, and its probability. logits: [rows, vocab]."""
-    logits[:, mask_id] = -np.inf
-    tokens = logits.argmax(axis=1)
-    best = logits[np.arange(len(logits)), tokens]
-    probabilities = 1 / np.exp(logits - best[:, None]).sum(axis=1)
-    return [
-        Prediction(int(token), float(probability))
-        for token, probability in zip(tokens, probabilities, strict=True)
-    ]
+_IDLE = Step(start=0, tokens=(0, 0), visible=(1, 2), wanted=())

@@ -1,66 +1,49 @@
-"""Forwards in torch on the CPU.
+"""Forwards in torch: the reference that the other runners are tested against.
 
-In: steps of the canvas with their caches. Out: the best token of each asked row and its
-probability. Knows nothing of requests, drafts or text.
+In: steps of canvases with their slots. Out: logits of the rows that are wanted. Knows nothing of
+requests, drafts or text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from llm.engine.canvas import Prediction, Step
-from llm.models.spec import DiffusionSpec
+from llm.engine.canvas import Step
+from llm.engine.runner import Pages
 from llm.models.transformer import KVCache, Transformer
 
 
 class TorchRunner:
-    """Runs a transformer for the engine.
+    """Runs a transformer for the engine, one step after the other."""
 
-    num_threads: compute threads, 0 = as many as torch takes by itself.
-    """
-
-    def __init__(self, model: Transformer, spec: DiffusionSpec, num_threads: int = 0) -> None:
+    def __init__(self, model: Transformer, context_length: int, num_slots: int = 1) -> None:
         self._model = model
-        self._spec = spec
-        self._num_threads = num_threads
-
-    @property
-    def context_length(self) -> int:
-        """Positions that a sequence may have at most."""
-        return self._model.config.context_length
-
-    def open_cache(self, capacity: int) -> KVCache:
-        """A cache for one sequence of at most `capacity` positions."""
-        return KVCache(self._model.config, capacity)
+        self.context_length = context_length
+        self.num_slots = num_slots
+        self._caches = [KVCache(model.config, context_length) for _ in range(num_slots)]
 
     @torch.inference_mode()
-    def forward(self, steps: Sequence[tuple[KVCache, Step]]) -> list[list[Prediction]]:
-        """One forward for each (cache, step); returns the predictions that each step asks for."""
-        if self._num_threads:
-            # Torch keeps this per thread, so it is set where the forwards run.
-            torch.set_num_threads(self._num_threads)
-        return [self._run(cache, step) for cache, step in steps]
+    def forward(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:
+        """One forward for each (slot, step)."""
+        return [self._run(self._caches[slot], step) for slot, step in steps]
 
-    def _run(self, cache: KVCache, step: Step) -> list[Prediction]:
-        tokens = torch.tensor(step.tokens)
-        visible = step.start + 1 + torch.arange(len(tokens))
-        visible[step.num_causal :] = step.start + len(tokens)
+    def read_pages(self, slot: int, start: int, end: int) -> Pages:
+        """A copy of the keys and values of positions [start, end)."""
+        values = self._caches[slot].values[:, :, :, start:end]
+        return values.flatten(0, 1).numpy().copy()
+
+    def write_pages(self, slot: int, start: int, pages: Pages) -> None:
+        """Put keys and values from `read_pages` back."""
+        cache = self._caches[slot].values
+        end = start + pages.shape[2]
+        cache[:, :, :, start:end] = torch.from_numpy(pages).view_as(cache[:, :, :, start:end])
+
+    def _run(self, cache: KVCache, step: Step) -> NDArray[np.float32]:
+        tokens, visible = torch.tensor(step.tokens), torch.tensor(step.visible)
         hidden = self._model.forward(tokens, step.start, visible, cache)
-        if not step.num_predicted:
-            return []
-        logits = self._model.logits(hidden[-step.num_predicted :])
-        return _reveal(logits, self._spec.mask_id)
-
-
-def _reveal(logits: Tensor, mask_id: int) -> list[Prediction]:
-    """The best token of each row but the mask, and its probability. logits: [rows, vocab]."""
-    logits[:, mask_id] = float("-inf")
-    best, tokens = logits.max(dim=1)
-    probabilities = (best - logits.logsumexp(dim=1)).exp()
-    return [
-        Prediction(token, probability)
-        for token, probability in zip(tokens.tolist(), probabilities.tolist(), strict=True)
-    ]
+        logits: NDArray[np.float32] = self._model.logits(hidden[list(step.wanted)]).numpy()
+        return logits

@@ -28,6 +28,9 @@ from llm.types import Message
 
 CALIBRATION = Path(__file__).with_name("calibration.txt")
 
+GRAPH_SIZES = (1, 4, 16)
+"""Sequences that share a forward; a step takes the smallest graph that holds its sequences."""
+
 FORMAT = 1
 """Raised when what is built changes, so that older builds are made anew."""
 
@@ -36,13 +39,14 @@ FORMAT = 1
 class BuiltModel:
     """A model ready to run.
 
-    graph: file of the ONNX graph. embedding: int8 [vocab, hidden] with embedding_scale float32
+    graphs: files of the ONNX graphs, by how many sequences share a forward; they refer to the
+    same weights beside them. embedding: int8 [vocab, hidden] with embedding_scale float32
     [vocab], memory-mapped.
     """
 
     config: TransformerConfig
     tokenizer: TokenizerData
-    graph: Path
+    graphs: dict[int, Path]
     embedding: NDArray[np.int8]
     embedding_scale: NDArray[np.float32]
 
@@ -83,13 +87,13 @@ def _digests(folder: Path) -> dict[str, str]:
     """SHA-256 of every large file; hashing 160 MB takes 0.2 s."""
     digests = {}
     for path in sorted(folder.iterdir()):
-        if path.suffix in {".onnx", ".npy"}:
+        if path.suffix in {".onnx", ".npy", ".bin"}:
             with path.open("rb") as stream:
                 digests[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
     return digests
 
 
-def _calibration_texts(checkpoint: Checkpoint) -> list[list[int]]:
+def calibration_texts(checkpoint: Checkpoint) -> list[list[int]]:
     """Short exchanges, as the model sees them, to find the outliers of its activations."""
     tokenizer = Tokenizer(checkpoint.tokenizer)
     template = ChatTemplate(checkpoint.tokenizer.chat_template)
@@ -103,16 +107,19 @@ def _calibration_texts(checkpoint: Checkpoint) -> list[list[int]]:
 
 def _build(checkpoint: Path, target: Path, stamp: dict[str, int], unsigned: bool) -> None:
     # The builders import torch and onnx, seconds that only the first run needs to spend.
-    from llm.models.onnx_graph import GraphBuilder, quantize_channels  # noqa: PLC0415
+    from llm.models.onnx_graph import GraphBuilder, move_weights, quantize_channels  # noqa: PLC0415
     from llm.models.smoothing import SmoothedCheckpoint, find_factors  # noqa: PLC0415
 
     original = GgufFile(checkpoint)
-    file = SmoothedCheckpoint(original, find_factors(original, _calibration_texts(original)))
+    file = SmoothedCheckpoint(original, find_factors(original, calibration_texts(original)))
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="building-") as name:
         folder = Path(name) / target.name
         folder.mkdir()
-        model = GraphBuilder(file, unsigned).build()
-        (folder / "model.onnx").write_bytes(model.SerializeToString())
+        builder = GraphBuilder(file, unsigned_weights=unsigned)
+        move_weights(builder.weights, folder / "weights.bin")
+        for num_sequences in GRAPH_SIZES:
+            model = builder.graph(num_sequences).SerializeToString()
+            (folder / f"graph-{num_sequences}.onnx").write_bytes(model)
         config = file.config
         integers, scale = quantize_channels(
             file.tensor("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
@@ -144,7 +151,7 @@ def _read(target: Path) -> BuiltModel:
             eos_id=tokenizer["eos_id"],
             chat_template=tokenizer["chat_template"],
         ),
-        graph=target / "model.onnx",
+        graphs={size: target / f"graph-{size}.onnx" for size in GRAPH_SIZES},
         embedding=np.load(target / "embedding.npy", mmap_mode="r"),
         embedding_scale=np.load(target / "embedding_scale.npy", mmap_mode="r"),
     )

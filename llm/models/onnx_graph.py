@@ -4,22 +4,28 @@ In: a checkpoint. Out: a graph for ONNX Runtime whose caches are updated in plac
 do not depend on each other: one scale per output channel of the weights, one per row of the
 activations, exact int32 sums between. Knows nothing of masks, drafts or requests.
 
-Inputs: `hidden` [sequences, rows, hidden], `bias` [sequences, 1, rows, keys] (0 where a row sees a
-key), `last` [sequences] and `total` (what GroupQueryAttention calls seqlens_k and
-total_sequence_length), `wanted` [n] rows of the flattened batch that need logits, and for each
-layer past keys and values [sequences, kv_heads, capacity, head_size]. Outputs: `logits` [n, vocab]
+Several sequences share a forward: their rows are packed one behind the other through all linear
+layers, and only attention splits them, each to its own cache. GroupQueryAttention takes several
+sequences at once only with one row each, so there is one such node for each sequence.
+
+Inputs: `hidden` [1, rows, hidden], `lengths` [sequences] rows of each sequence, `wanted` [n] rows
+that need logits; for each sequence s: `bias_s` [1, 1, its rows, its keys] (0 where a row sees a
+key), `last_s` [1] and `total_s` (what the operator calls seqlens_k and total_sequence_length), and
+for each layer past keys and values [1, kv_heads, capacity, head_size]. Outputs: `logits` [n, vocab]
 and the same caches.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import set_external_data
 
 from llm.models.checkpoint import Checkpoint
 from llm.models.spec import TransformerConfig
@@ -31,10 +37,10 @@ ACTIVATION_LIMIT = 127
 _ZERO_POINT = 128
 
 
-def cache_names(config: TransformerConfig) -> list[tuple[str, str]]:
-    """(input, output) name of every cache, in order of layers, keys before values."""
+def cache_names(config: TransformerConfig, sequence: int) -> list[tuple[str, str]]:
+    """(input, output) name of each cache of a sequence, in order of layers, keys before values."""
     return [
-        (f"past_{kind}_{layer}", f"present_{kind}_{layer}")
+        (f"past_{kind}_{layer}_{sequence}", f"present_{kind}_{layer}_{sequence}")
         for layer in range(config.num_layers)
         for kind in ("key", "value")
     ]
@@ -48,21 +54,60 @@ def quantize_channels(
     return np.rint(weight / scale[:, None]).astype(np.int8), scale
 
 
-@dataclass
+def move_weights(weights: list[onnx.TensorProto], file: Path) -> None:
+    """Move the large weights into one file that graphs in the same folder then refer to.
+
+    ONNX Runtime maps that file into memory, so several graphs share it.
+    """
+    with file.open("wb") as out:
+        # Shape inference wants to see constants in the graph.
+        for weight in (w for w in weights if len(w.raw_data) > 1024):
+            # Pages of 4096 bytes are what can be mapped.
+            out.write(b"\0" * (-out.tell() % 4096))
+            set_external_data(weight, file.name, out.tell(), len(weight.raw_data))
+            out.write(weight.raw_data)
+            weight.ClearField("raw_data")
+
+
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    """Where the attention of a layer belongs, whose nodes depend on the number of sequences."""
+
+    layer: int
+    qkv: str
+    attended: str
+
+
 class GraphBuilder:
-    """Collects nodes and weights of one graph.
+    """Turns a checkpoint into weights, once, and graphs for any number of sequences over them.
 
     unsigned_weights: store weights with a zero point of 128. The sums are the same; signed ones
     are faster where the processor multiplies them exactly (VNNI, AMX) and wrong where it does not.
     """
 
-    checkpoint: Checkpoint
-    unsigned_weights: bool
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    weights: list[onnx.TensorProto] = field(default_factory=list)
+    def __init__(self, checkpoint: Checkpoint, *, unsigned_weights: bool) -> None:
+        self.checkpoint = checkpoint
+        self.weights: list[onnx.TensorProto] = []
+        self._unsigned_weights = unsigned_weights
+        self._nodes: list[onnx.NodeProto | _Attention] = []
+        self._build()
 
-    def build(self) -> onnx.ModelProto:
-        """The whole model as a graph, weights inside."""
+    def graph(self, num_sequences: int) -> onnx.ModelProto:
+        """The model for forwards that num_sequences share, over the builder's weights."""
+        nodes: list[onnx.NodeProto] = []
+        for node in self._nodes:
+            if isinstance(node, _Attention):
+                nodes += self._attention(node, num_sequences)
+            else:
+                nodes.append(node)
+        inputs, outputs = self._inputs(num_sequences), self._outputs(num_sequences)
+        return helper.make_model(
+            helper.make_graph(nodes, "backbone", inputs, outputs, self.weights),
+            opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(CONTRIB, 1)],
+            ir_version=10,
+        )
+
+    def _build(self) -> None:
         config = self.checkpoint.config
         self._constants()
         residual, delta = "hidden", ""
@@ -75,14 +120,6 @@ class GraphBuilder:
             "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
         )
         self._linear("logits", *self._quantized("head", rows), embedding)
-        graph = helper.make_graph(
-            self.nodes, "backbone", self._inputs(), self._outputs(), self.weights
-        )
-        return helper.make_model(
-            graph,
-            opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(CONTRIB, 1)],
-            ir_version=10,
-        )
 
     def _constants(self) -> None:
         config = self.checkpoint.config
@@ -115,7 +152,8 @@ class GraphBuilder:
         qkv = self._linear(
             f"{at}_qkv", *self._quantized(f"{at}_qkv", normed), np.concatenate(projections)
         )
-        attended = self._attention(layer, qkv)
+        attended = f"{at}_attended"
+        self._nodes.append(_Attention(layer, qkv, attended))
         delta = self._linear(
             f"{at}_output",
             *self._quantized(f"{at}_output", attended),
@@ -139,22 +177,28 @@ class GraphBuilder:
         )
         return residual, delta
 
-    def _attention(self, layer: int, qkv: str) -> str:
-        config = self.checkpoint.config
-        (past_key, key), (past_value, value) = cache_names(config)[2 * layer : 2 * layer + 2]
-        return self._add(
-            "GroupQueryAttention",
-            [qkv, "", "", past_key, past_value, "last", "total", "cos", "sin", "", "bias"],
-            f"l{layer}_attended",
-            key,
-            value,
-            domain=CONTRIB,
-            num_heads=config.num_heads,
-            kv_num_heads=config.num_kv_heads,
-            do_rotary=1,
-            causal=0,
-            scale=config.head_size**-0.5,
-        )
+    def _attention(self, place: _Attention, num_sequences: int) -> list[onnx.NodeProto]:
+        """Attention of every sequence over its own cache; rows split before and packed behind."""
+        config, sequences = self.checkpoint.config, range(num_sequences)
+        parts = [f"{place.qkv}_{s}" for s in sequences]
+        attended = [f"{place.attended}_{s}" for s in sequences]
+        nodes = [helper.make_node("Split", [place.qkv, "lengths"], parts, axis=1)]
+        for s in sequences:
+            keys, values = cache_names(config, s)[2 * place.layer : 2 * place.layer + 2]
+            counts = [f"last_{s}", f"total_{s}", "cos", "sin", "", f"bias_{s}"]
+            node = helper.make_node(
+                "GroupQueryAttention",
+                [parts[s], "", "", keys[0], values[0], *counts],
+                [attended[s], keys[1], values[1]],
+                domain=CONTRIB,
+                num_heads=config.num_heads,
+                kv_num_heads=config.num_kv_heads,
+                do_rotary=1,
+                causal=0,
+                scale=config.head_size**-0.5,
+            )
+            nodes.append(node)
+        return [*nodes, helper.make_node("Concat", attended, [place.attended], axis=1)]
 
     def _norm(self, at: str, weight: str, residual: str, delta: str) -> tuple[str, str]:
         """RMSNorm of residual + delta. Returns the normed values and the sum."""
@@ -199,7 +243,7 @@ class GraphBuilder:
         integers, channel_scale = quantize_channels(weight)
         stored: NDArray[Any] = integers.T
         zero = np.array(0, np.int8)
-        if self.unsigned_weights:
+        if self._unsigned_weights:
             stored = (integers.T.astype(np.int16) + _ZERO_POINT).astype(np.uint8)
             zero = np.array(_ZERO_POINT, np.uint8)
         product = self._add(
@@ -220,38 +264,40 @@ class GraphBuilder:
     def _add(
         self, op: str, inputs: list[str], *outputs: str, domain: str = "", **options: Any
     ) -> str:
-        self.nodes.append(helper.make_node(op, inputs, list(outputs), domain=domain, **options))
+        self._nodes.append(helper.make_node(op, inputs, list(outputs), domain=domain, **options))
         return outputs[0]
 
     def _weight(self, name: str, values: NDArray[Any]) -> str:
         self.weights.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
-    def _inputs(self) -> list[onnx.ValueInfoProto]:
+    def _inputs(self, num_sequences: int) -> list[onnx.ValueInfoProto]:
         config = self.checkpoint.config
         shapes: dict[str, tuple[int, list[int | str]]] = {
-            "hidden": (TensorProto.FLOAT, ["sequences", "rows", config.hidden_size]),
-            "bias": (TensorProto.FLOAT, ["sequences", 1, "rows", "keys"]),
-            "last": (TensorProto.INT32, ["sequences"]),
-            "total": (TensorProto.INT32, []),
+            "hidden": (TensorProto.FLOAT, [1, "rows", config.hidden_size]),
+            "lengths": (TensorProto.INT64, [num_sequences]),
             "wanted": (TensorProto.INT64, ["num_wanted"]),
         }
+        for s in range(num_sequences):
+            shapes[f"bias_{s}"] = (TensorProto.FLOAT, [1, 1, f"rows_{s}", f"keys_{s}"])
+            shapes[f"last_{s}"] = (TensorProto.INT32, [1])
+            shapes[f"total_{s}"] = (TensorProto.INT32, [])
         inputs = [helper.make_tensor_value_info(n, *spec) for n, spec in shapes.items()]
-        return inputs + [self._cache_info(past) for past, _ in cache_names(config)]
+        for s in range(num_sequences):
+            inputs += [self._cache_info(past) for past, _ in cache_names(config, s)]
+        return inputs
 
-    def _outputs(self) -> list[onnx.ValueInfoProto]:
+    def _outputs(self, num_sequences: int) -> list[onnx.ValueInfoProto]:
         config = self.checkpoint.config
         logits = helper.make_tensor_value_info(
             "logits", TensorProto.FLOAT, ["num_wanted", config.vocab_size]
         )
-        return [logits, *(self._cache_info(present) for _, present in cache_names(config))]
+        outputs = [logits]
+        for s in range(num_sequences):
+            outputs += [self._cache_info(present) for _, present in cache_names(config, s)]
+        return outputs
 
     def _cache_info(self, name: str) -> onnx.ValueInfoProto:
         config = self.checkpoint.config
-        shape: list[int | str] = [
-            "sequences",
-            config.num_kv_heads,
-            "capacity",
-            config.head_size,
-        ]
+        shape: list[int | str] = [1, config.num_kv_heads, "capacity", config.head_size]
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)

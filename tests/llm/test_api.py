@@ -23,6 +23,7 @@ from llm.types import (
     Provisional,
     QueueFullError,
     Revised,
+    SamplingParams,
 )
 from tests.llm.fakes import STOP, USAGE, FakeEngine, live
 
@@ -120,7 +121,12 @@ def test_usage_comes_last_with_no_choices(api: Api) -> None:
     last = api.lines(stream_options={"include_usage": True})[-2]
     chunk = json.loads(last.removeprefix("data: "))
     assert chunk["choices"] == []
-    assert chunk["usage"] == {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+    assert chunk["usage"] == {
+        "prompt_tokens": 7,
+        "completion_tokens": 3,
+        "total_tokens": 10,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
 
 
 def test_the_role_comes_before_the_first_word(api: Api) -> None:
@@ -195,6 +201,18 @@ def test_what_is_not_served_is_refused(
 )
 def test_what_changes_nothing_is_accepted(api: Api, change: dict[str, Any]) -> None:
     assert api.post({**BODY, **change}).status_code == 200
+
+
+def test_sampling_reaches_the_engine(api: Api) -> None:
+    change = {"temperature": 0.8, "top_p": 0.9, "seed": 3, "presence_penalty": 1}
+    assert api.post({**BODY, **change, "frequency_penalty": -0.5}).status_code == 200
+    assert api.post(BODY).status_code == 200
+    assert api.engine is not None
+    sampled, plain = (request.sampling for request in api.engine.requests)
+    assert sampled == SamplingParams(
+        temperature=0.8, top_p=0.9, seed=3, presence_penalty=1, frequency_penalty=-0.5
+    )
+    assert plain == SamplingParams()
 
 
 def test_messages_reach_the_engine_as_text(api: Api) -> None:

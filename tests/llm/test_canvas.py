@@ -34,8 +34,8 @@ class FakeForward:
         del self.cache[step.start :]
         self.cache += step.tokens
         predictions = []
-        for index in range(len(step.tokens) - step.num_predicted, len(step.tokens)):
-            if index < step.num_causal:
+        for index in step.wanted:
+            if step.visible[index] == step.start + index + 1 and step.tokens[index] != MASK:
                 token = next_token(tuple(self.cache[: step.start + index + 1]))
             else:
                 token = self.draft(step, index)
@@ -44,8 +44,9 @@ class FakeForward:
 
     def draft(self, step: Step, index: int) -> int:
         """A lucky draft is the true continuation of the rows before the masks."""
-        prefix = tuple(self.cache[: step.start + step.num_causal])
-        for _ in range(index - step.num_causal + 1):
+        num_causal = sum(token != MASK for token in step.tokens)
+        prefix = tuple(self.cache[: step.start + num_causal])
+        for _ in range(index - num_causal + 1):
             prefix += (next_token(prefix),)
         return next_token(prefix) if next(self.luck, False) else 9
 
@@ -73,7 +74,7 @@ def test_committed_text_equals_greedy(
         step = canvas.next_step(max_rows=max_rows, num_masks=num_masks)
         outcome = canvas.apply(step, forward(step), gate=0.1)
         assert len(canvas.clean) - before == len(outcome.committed)
-        assert bool(outcome.committed) == bool(step.num_predicted), "each decode forward commits"
+        assert bool(outcome.committed) == bool(step.wanted), "each decode forward commits"
         assert outcome.num_accepted <= outcome.num_drafted
         assert canvas.clean == greedy(prompt, len(canvas.clean))
         assert forward.cache[: canvas.num_cached] == canvas.clean[: canvas.num_cached]
@@ -115,7 +116,7 @@ def test_drafts_are_carried_up_to_the_first_doubt(
 def test_drafts_behind_a_rejected_one_are_dropped() -> None:
     canvas = Canvas(SPEC, [7, 2], num_cached=1, drafts=(3, 4))
     step = canvas.next_step(max_rows=8, num_masks=1)
-    assert step == Step(start=1, tokens=(2, 3, 4, MASK), num_causal=3, num_predicted=4)
+    assert step == Step(start=1, tokens=(2, 3, 4, MASK), visible=(2, 3, 4, 5), wanted=(0, 1, 2, 3))
     outcome = canvas.apply(step, predictions((3, 1), (6, 1), (8, 1), (5, 1)), gate=0.1)
     assert (outcome.committed, outcome.num_drafted, outcome.num_accepted) == ((3, 6), 2, 1)
     assert (canvas.clean, canvas.num_cached, canvas.drafts) == ([7, 2, 3, 6], 3, ())
@@ -124,6 +125,7 @@ def test_drafts_behind_a_rejected_one_are_dropped() -> None:
 def test_a_long_prompt_is_filled_in_chunks_without_predictions() -> None:
     canvas = Canvas(SPEC, [2, 3, 4, 5, 6])
     first = canvas.next_step(max_rows=2, num_masks=3)
-    assert first == Step(start=0, tokens=(2, 3), num_causal=2, num_predicted=0)
+    assert first == Step(start=0, tokens=(2, 3), visible=(1, 2), wanted=())
     assert canvas.apply(first, [], gate=0.1).committed == ()
-    assert canvas.next_step(max_rows=4, num_masks=1).tokens == (4, 5, 6, MASK)
+    last = canvas.next_step(max_rows=4, num_masks=2)
+    assert last == Step(2, (4, 5, 6, MASK, MASK), visible=(3, 4, 5, 7, 7), wanted=(2, 3, 4))

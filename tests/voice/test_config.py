@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from llm.config import ConfigError, EngineConfig, build
@@ -21,6 +23,8 @@ def test_values_out_of_range_are_refused_by_name(key: str, value: int) -> None:
 
 
 def test_the_engine_gets_its_part() -> None:
-    config = Config(num_threads=3, max_context_tokens=99, max_queue=5, num_draft_tokens=7)
-    assert config.engine == EngineConfig(3, 99, 5, 7)
+    settings = {
+        field.name: 70 + index for index, field in enumerate(dataclasses.fields(EngineConfig))
+    }
+    assert Config(**settings).engine == EngineConfig(**settings)
     assert Config().engine == EngineConfig()

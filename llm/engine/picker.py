@@ -1,0 +1,100 @@
+"""From a forward's logits to one prediction for each row, by the request's own sampling.
+
+In: logits of the rows that verify and of the rows that draft. Out: predictions for the canvas. A
+row that verifies draws its token with the random number of its place in the answer, so the text
+does not depend on how drafts fell; a row that drafts proposes its best token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm.engine.canvas import Prediction
+from llm.engine.sampling import (
+    Probabilities,
+    Purpose,
+    adjusted_logits,
+    distribution,
+    top_logprobs,
+    uniform,
+)
+from llm.engine.verify import verify
+from llm.models.spec import DiffusionSpec
+from llm.types import SamplingParams, TokenLogprobs
+
+
+class Picker:
+    """Picks for one request.
+
+    params: with a seed. prompt: the tokens before the answer. logprobs: of the rows that verified
+    in the last forward, where the request asked for them.
+    """
+
+    def __init__(self, params: SamplingParams, prompt: Sequence[int], spec: DiffusionSpec) -> None:
+        assert params.is_greedy or params.seed is not None, "the engine gives every request a seed"
+        self._params = params
+        self._prompt = np.array(prompt, np.int64)
+        self._spec = spec
+        self._plain = params == SamplingParams(seed=params.seed)
+        self.logprobs: list[TokenLogprobs] = []
+
+    def predictions(
+        self, logits: NDArray[np.float32], answer: Sequence[int], drafts: Sequence[int]
+    ) -> list[Prediction]:
+        """One prediction for each row.
+
+        logits: [1 + drafts + masks, vocab]: the last clean row, the drafts' rows, the masks'.
+        answer: tokens committed so far.
+        """
+        if not len(logits):
+            return []
+        if self._plain:
+            return best(logits, self._spec.mask_id)
+        verdict = verify(
+            drafts,
+            None,
+            lambda row: self._distribution(logits[row], [*answer, *drafts[:row]]),
+            lambda row, purpose: self._number(len(answer) + row, purpose),
+        )
+        tokens = [*drafts[: verdict.num_accepted], verdict.next_token]
+        self.logprobs = self._logprobs(logits, tokens)
+        # What stands behind a rejected draft is never looked at.
+        unread = Prediction(self._spec.mask_id, 0.0)
+        verified = [Prediction(token, 1.0) for token in tokens]
+        verified += [unread] * (1 + len(drafts) - len(tokens))
+        return verified + best(logits[len(verified) :], self._spec.mask_id)
+
+    def _distribution(self, row: NDArray[np.float32], before: Sequence[int]) -> Probabilities:
+        adjusted = adjusted_logits(
+            row,
+            self._params,
+            prompt=self._prompt,
+            generated=before,
+            mask_id=self._spec.mask_id,
+            eos_ids=self._spec.eos_ids,
+        )
+        return distribution(adjusted, self._params)
+
+    def _number(self, position: int, purpose: Purpose) -> float:
+        return uniform(self._params.seed or 0, position, purpose)
+
+    def _logprobs(self, logits: NDArray[np.float32], tokens: Sequence[int]) -> list[TokenLogprobs]:
+        num_best = self._params.num_logprobs
+        if num_best is None:
+            return []
+        return [top_logprobs(logits[row], token, num_best) for row, token in enumerate(tokens)]
+
+
+def best(logits: NDArray[np.float32], mask_id: int) -> list[Prediction]:
+    """The best token of each row but the mask, and its probability. Overwrites the mask's."""
+    logits[:, mask_id] = -np.inf
+    tokens = logits.argmax(axis=1)
+    largest = logits[np.arange(len(logits)), tokens]
+    probabilities = 1 / np.exp(logits - largest[:, None]).sum(axis=1)
+    return [
+        Prediction(int(token), float(probability))
+        for token, probability in zip(tokens, probabilities, strict=True)
+    ]

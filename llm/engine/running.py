@@ -1,0 +1,135 @@
+"""A request in progress: its canvas, its text and its counts. For the engine's worker only.
+
+Times are seconds of the engine's clock, handed in.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm.engine.block_schedule import block_length
+from llm.engine.canvas import Canvas, Step
+from llm.engine.generation import Generation
+from llm.engine.picker import Picker
+from llm.engine.text_stream import TextStream
+from llm.models.spec import DiffusionSpec
+from llm.tokenizer import Tokenizer
+from llm.types import Committed, Finished, FinishReason, Request, Usage
+
+DRAFT_GATE = 0.4
+"""Drafts less probable than this are not carried into the next forward."""
+
+
+class Running:
+    """One generation between admission and its end.
+
+    admitted: when it was admitted. max_new: tokens that it may still produce, at
+    most. slot: where its cache is.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        request: Request,
+        prompt: Sequence[int],
+        *,
+        spec: DiffusionSpec,
+        tokenizer: Tokenizer,
+        max_new: int,
+        admitted: float,
+    ) -> None:
+        self.generation = generation
+        self.request = request
+        self.canvas = Canvas(spec, list(prompt))
+        self.slot = -1
+        self._num_prompt = len(prompt)
+        self._num_cached = 0
+        self._max_new = max_new
+        self._admitted = admitted
+        self._spec = spec
+        self._text = TextStream(tokenizer, request.stop)
+        self._picker = Picker(request.sampling, prompt, spec)
+        self._num_new = self._num_forwards = self._num_drafted = self._num_accepted = 0
+        self._first_commit_ms: float | None = None
+
+    @property
+    def num_todo(self) -> int:
+        """Clean rows to compute before it can predict."""
+        return len(self.canvas.clean) - self.canvas.num_cached
+
+    @property
+    def answer(self) -> list[int]:
+        """Tokens committed so far."""
+        return self.canvas.clean[self._num_prompt :]
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether its deadline has passed."""
+        deadline_ms = self.request.deadline_ms
+        return deadline_ms is not None and self._elapsed_ms(now) > deadline_ms
+
+    def take_prefix(self, num_tokens: int) -> None:
+        """The slot holds the first num_tokens of the prompt already."""
+        self.canvas.num_cached = self._num_cached = num_tokens
+
+    def next_step(self, max_rows: int, max_masks: int) -> Step:
+        """The next forward, of at most max_rows clean rows and max_masks masks."""
+        block = block_length(
+            num_committed=self._num_new,
+            buffered_ms=self.generation.buffered_ms,
+            largest=max_masks + 1,
+        )
+        return self.canvas.next_step(max_rows=max_rows, num_masks=block - 1)
+
+    def apply(self, step: Step, logits: NDArray[np.float32], now: float) -> FinishReason | None:
+        """Take in a forward and tell the reader. Returns why it is over, if it is."""
+        predictions = self._picker.predictions(logits, self.answer, self.canvas.drafts)
+        outcome = self.canvas.apply(step, predictions, gate=DRAFT_GATE)
+        if not outcome.committed:
+            return None
+        self._num_forwards += 1
+        self._num_drafted += outcome.num_drafted
+        return self._commit(outcome.committed, now)
+
+    def finish(self, reason: FinishReason, now: float, error: str | None = None) -> None:
+        """Tell the reader that it is over."""
+        for event in self._text.finish():
+            self.generation.put(event)
+        self.generation.put(Finished(reason, self._usage(now), error))
+
+    def _commit(self, committed: tuple[int, ...], now: float) -> FinishReason | None:
+        budget = committed[: self._max_new - self._num_new]
+        ends = frozenset() if self.request.sampling.ignore_eos else self._spec.eos_ids
+        ids = list(itertools.takewhile(lambda token: token not in ends, budget))
+        ended = len(ids) < len(budget)
+        self._num_new += len(ids)
+        # The last of what a forward commits was not drafted but predicted by a clean row.
+        self._num_accepted += max(0, min(len(ids), len(committed) - 1))
+        if self._first_commit_ms is None and ids:
+            self._first_commit_ms = self._elapsed_ms(now)
+        full = self._num_new >= self._max_new
+        for event in self._text.commit(ids, () if ended or full else self.canvas.drafts):
+            if isinstance(event, Committed) and self._picker.logprobs:
+                event = Committed(event.text, tuple(self._picker.logprobs[: len(ids)]))  # noqa: PLW2901 - the same event, with what was asked for
+            self.generation.put(event)
+        if ended or self._text.stopped:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if full else None
+
+    def _elapsed_ms(self, now: float) -> float:
+        return (now - self._admitted) * 1000
+
+    def _usage(self, now: float) -> Usage:
+        return Usage(
+            num_prompt_tokens=self._num_prompt,
+            num_cached_tokens=self._num_cached,
+            num_completion_tokens=self._num_new,
+            num_forwards=self._num_forwards,
+            num_drafted=self._num_drafted,
+            num_accepted=self._num_accepted,
+            first_commit_ms=self._first_commit_ms,
+            total_ms=self._elapsed_ms(now),
+        )
