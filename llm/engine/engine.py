@@ -16,6 +16,7 @@ from dataclasses import replace
 from llm.chat_template import ChatTemplate
 from llm.config import EngineConfig
 from llm.engine.canvas import Canvas
+from llm.engine.draft_habit import DraftHabit
 from llm.engine.generation import Generation
 from llm.engine.picker import best
 from llm.engine.prefix_cache import PAGE_TOKENS, PrefixCache
@@ -54,6 +55,7 @@ class Engine:
         # Masks stand behind the last token that is needed, so they need room as well.
         room = runner.context_length - 2 * config.num_draft_tokens
         self.context_length = min(room, config.max_context_tokens)
+        self._habit = DraftHabit()
         self._prefixes = PrefixCache(config.prefix_cache_mb * 2**20)
         self._waiting: WaitingLine[Running] = WaitingLine()
         self._running: list[Running] = []
@@ -79,6 +81,7 @@ class Engine:
             spec=self._spec,
             tokenizer=self._tokenizer,
             max_new=min(request.max_new_tokens, self.context_length - len(prompt)),
+            habit=self._habit,
             admitted=admitted,
         )
         with self._changed:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from llm.engine.block_schedule import block_length
 from llm.engine.canvas import Canvas, Step
+from llm.engine.draft_habit import DraftHabit
 from llm.engine.generation import Generation
 from llm.engine.picker import Picker
 from llm.engine.text_stream import TextStream
@@ -27,8 +28,8 @@ DRAFT_GATE = 0.4
 class Running:
     """One generation between admission and its end.
 
-    admitted: when it was admitted. max_new: tokens that it may still produce, at
-    most. slot: where its cache is.
+    max_new: tokens that it may produce, at most. habit: whether drafting pays, shared by all.
+    admitted: when it was admitted. slot: where its cache is.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Running:
         spec: DiffusionSpec,
         tokenizer: Tokenizer,
         max_new: int,
+        habit: DraftHabit,
         admitted: float,
     ) -> None:
         self.generation = generation
@@ -49,12 +51,14 @@ class Running:
         self._num_prompt = len(prompt)
         self._num_cached = 0
         self._max_new = max_new
+        self._habit = habit
         self._admitted = admitted
         self._spec = spec
         self._text = TextStream(tokenizer, request.stop)
         self._picker = Picker(request.sampling, prompt, spec)
         self._num_new = self._num_forwards = self._num_drafted = self._num_accepted = 0
         self._first_commit_ms: float | None = None
+        self._has_drafted = False
 
     @property
     def num_todo(self) -> int:
@@ -82,7 +86,8 @@ class Running:
             buffered_ms=self.generation.buffered_ms,
             largest=max_masks + 1,
         )
-        return self.canvas.next_step(max_rows=max_rows, num_masks=block - 1)
+        masks = self._habit.num_masks(block - 1) if self.num_todo <= max_rows else 0
+        return self.canvas.next_step(max_rows=max_rows, num_masks=masks)
 
     def apply(self, step: Step, logits: NDArray[np.float32], now: float) -> FinishReason | None:
         """Take in a forward and tell the reader. Returns why it is over, if it is."""
@@ -90,6 +95,9 @@ class Running:
         outcome = self.canvas.apply(step, predictions, gate=DRAFT_GATE)
         if not outcome.committed:
             return None
+        if self._has_drafted:
+            self._habit.note(outcome.num_accepted)
+        self._has_drafted = step.tokens[-1] == self._spec.mask_id
         self._num_forwards += 1
         self._num_drafted += outcome.num_drafted
         return self._commit(outcome.committed, now)

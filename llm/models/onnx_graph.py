@@ -129,7 +129,6 @@ class GraphBuilder:
         self._weight("sin", np.sin(angles).astype(np.float32))
         self._weight("step", np.array(1 / ACTIVATION_LIMIT, np.float32))
         self._weight("zero_point", np.array(_ZERO_POINT, np.uint8))
-        self._weight("tiny", np.array(1e-12, np.float32))
         self._weight("last_axis", np.array([-1], np.int64))
         self._weight("flat_shape", np.array([-1, config.hidden_size], np.int64))
         self._weight("halves", np.array([config.intermediate_size] * 2, np.int64))
@@ -180,9 +179,12 @@ class GraphBuilder:
     def _attention(self, place: _Attention, num_sequences: int) -> list[onnx.NodeProto]:
         """Attention of every sequence over its own cache; rows split before and packed behind."""
         config, sequences = self.checkpoint.config, range(num_sequences)
-        parts = [f"{place.qkv}_{s}" for s in sequences]
-        attended = [f"{place.attended}_{s}" for s in sequences]
-        nodes = [helper.make_node("Split", [place.qkv, "lengths"], parts, axis=1)]
+        nodes: list[onnx.NodeProto] = []
+        parts, attended = [place.qkv], [place.attended]
+        if num_sequences > 1:
+            parts = [f"{place.qkv}_{s}" for s in sequences]
+            attended = [f"{place.attended}_{s}" for s in sequences]
+            nodes = [helper.make_node("Split", [place.qkv, "lengths"], parts, axis=1)]
         for s in sequences:
             keys, values = cache_names(config, s)[2 * place.layer : 2 * place.layer + 2]
             counts = [f"last_{s}", f"total_{s}", "cos", "sin", "", f"bias_{s}"]
@@ -198,7 +200,9 @@ class GraphBuilder:
                 scale=config.head_size**-0.5,
             )
             nodes.append(node)
-        return [*nodes, helper.make_node("Concat", attended, [place.attended], axis=1)]
+        if num_sequences > 1:
+            nodes.append(helper.make_node("Concat", attended, [place.attended], axis=1))
+        return nodes
 
     def _norm(self, at: str, weight: str, residual: str, delta: str) -> tuple[str, str]:
         """RMSNorm of residual + delta. Returns the normed values and the sum."""
@@ -230,11 +234,11 @@ class GraphBuilder:
         """Activations in 8 bits, one scale per row. Returns the integers and the row maxima.
 
         DynamicQuantizeLinear would take one scale for all rows, and so would any scaling after
-        it: a row's result would depend on its neighbours.
+        it: a row's result would depend on its neighbours. A row of zeros divides 0 by 0 and gets
+        any integers, which its scale of 0 turns into zeros again.
         """
         size = self._add("Abs", [x], f"{at}_size")
         largest = self._add("ReduceMax", [size, "last_axis"], f"{at}_largest", keepdims=1)
-        largest = self._add("Max", [largest, "tiny"], f"{at}_scale")
         unit = self._add("Div", [x, largest], f"{at}_unit")
         return self._add("QuantizeLinear", [unit, "step", "zero_point"], f"{at}_int8"), largest
 

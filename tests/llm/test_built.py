@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -83,6 +84,24 @@ def test_signed_and_unsigned_weights_give_the_same_sums(folder: Path) -> None:
         step = Step(start=0, tokens=(9, 80, 200, 31), visible=(1, 2, 3, 4), wanted=(0, 1, 2, 3))
         outputs += OnnxRunner(model, 64).forward([(0, step)])
     assert np.array_equal(outputs[0], outputs[1])
+
+
+def test_a_row_of_zeros_stays_finite_and_alone(folder: Path) -> None:
+    model = load_built(folder)
+    scale = model.embedding_scale.copy()
+    scale[9] = 0
+    zeroed = dataclasses.replace(model, embedding_scale=scale)
+
+    def logits(tokens: tuple[int, ...]) -> np.ndarray:
+        causal = tuple(range(1, len(tokens) + 1))
+        step = Step(0, tokens, causal, tuple(range(len(tokens))))
+        return OnnxRunner(zeroed, 64).forward([(0, step)])[0]
+
+    rows = logits((80, 9, 200))
+    assert np.isfinite(rows).all()
+    assert np.array_equal(rows[:1], logits((80, 31, 200))[:1])
+    embedded_zero = logits((9, 9))
+    assert np.array_equal(embedded_zero[0], np.zeros_like(embedded_zero[0]))
 
 
 def test_channels_are_rounded_to_the_nearest_step() -> None:
