@@ -50,6 +50,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(models_app, name="models")
+bench_app = typer.Typer(help="Measure Ember on this machine.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
 
 
 def _print_version(wanted: bool) -> None:
@@ -141,6 +143,38 @@ def chat(ctx: typer.Context) -> None:
         )
     finally:
         engine.close()
+
+
+@bench_app.command("llm")
+def bench_llm(
+    ctx: typer.Context,
+    quick: Annotated[bool, typer.Option("--quick", help="A minute instead of five.")] = False,
+    soak: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Look for leaks with N short requests instead."),
+    ] = None,
+    peers: Annotated[bool, typer.Option(help="Measure llama.cpp and transformers too.")] = True,
+    node: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where node-llama-cpp is installed. [default: here]"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the JSON line.")] = False,
+) -> None:
+    """Measure the language model: tables, then one JSON line."""
+    config = _config(ctx)
+    from llm import bench  # noqa: PLC0415 - imports ONNX, 1 s
+
+    folder = bench.pull(config.llm_model)
+    if soak is not None:
+        report = bench.soak(folder, config.engine, soak, bench.tell)
+    else:
+        plan = bench.QUICK if quick else bench.FULL
+        report = bench.run(
+            folder, config.engine, plan, peers=peers, llama_cpp=node, tell=bench.tell
+        )
+    bench.print_report(report, as_json=as_json)
+    if soak is not None and not all(target.met for target in report.targets):
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _config(ctx: typer.Context, **flags: Any) -> Config:

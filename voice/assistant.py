@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -83,24 +84,36 @@ def num_compute_threads(config: Config) -> int:
 
 
 def _pull(config: Config, kinds: tuple[str, ...]) -> list[Path]:
-    """The folders of the models that the settings name for each kind."""
+    """The folders of the models that the settings name for each kind.
+
+    The language model may also be a folder of the user's own.
+    """
     store = ModelStore(ember_home())
-    names = [getattr(config, f"{kind}_model") for kind in kinds]
-    for kind, name in zip(kinds, names, strict=True):
+    folders: dict[str, Path] = {}
+    for kind in kinds:
+        name = getattr(config, f"{kind}_model")
+        if kind == "llm" and Path(name).is_dir():
+            folders[name] = Path(name)
+            continue
         found = store.registry.find(name).kind.value
         if found != kind:
             raise ConfigError(
                 f"setting '{kind}_model' must name a model of kind {kind}; '{name}' is {found}"
             )
-    pull_with_progress(store, names)
-    return [store.path(name) for name in names]
+    names = [getattr(config, f"{kind}_model") for kind in kinds]
+    pull_with_progress(store, [name for name in names if name not in folders])
+    return [folders.get(name) or store.path(name) for name in names]
 
 
 def _load_engine(folder: Path, config: Config) -> Engine:
     with _loading(folder):
-        engine = load_engine(folder, config.engine)
+        engine = load_engine(folder, config.engine, _notice)
         engine.warm_up()
     return engine
+
+
+def _notice(line: str) -> None:
+    print(line, file=sys.stderr)  # noqa: T201 - to whoever started the program
 
 
 def _load_recogniser(folder: Path, num_threads: int) -> WhisperRecogniser:

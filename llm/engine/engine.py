@@ -15,15 +15,15 @@ from dataclasses import replace
 
 from llm.chat_template import ChatTemplate
 from llm.config import EngineConfig
-from llm.engine.canvas import Canvas
+from llm.engine.canvases import open_canvas
 from llm.engine.draft_habit import DraftHabit
 from llm.engine.generation import Generation
 from llm.engine.picker import best
-from llm.engine.prefix_cache import PAGE_TOKENS, PrefixCache
+from llm.engine.prefix_cache import PrefixCache, page_tokens
 from llm.engine.runner import Runner
 from llm.engine.running import Running
 from llm.engine.scheduler import WaitingLine, share_rows
-from llm.models.spec import DiffusionSpec
+from llm.models.spec import Attention, DiffusionSpec
 from llm.tokenizer import Tokenizer
 from llm.types import FinishReason, InvalidRequestError, Message, QueueFullError, Request
 
@@ -34,6 +34,13 @@ DECODE_ROWS = 32
 """Who has no more clean rows to compute than this is decoding, and takes part in every step."""
 
 _log = logging.getLogger(__name__)
+
+
+def masks_behind(spec: DiffusionSpec, config: EngineConfig) -> int:
+    """Positions that masks and drafts may take behind the last token that is needed."""
+    if spec.attention is Attention.CAUSAL_VERIFIED:
+        return 2 * config.num_draft_tokens
+    return spec.block_length
 
 
 class Engine:
@@ -52,11 +59,10 @@ class Engine:
         self._tokenizer = tokenizer
         self._template = template
         self._config = config
-        # Masks stand behind the last token that is needed, so they need room as well.
-        room = runner.context_length - 2 * config.num_draft_tokens
+        room = runner.context_length - masks_behind(spec, config)
         self.context_length = min(room, config.max_context_tokens)
         self._habit = DraftHabit()
-        self._prefixes = PrefixCache(config.prefix_cache_mb * 2**20)
+        self._prefixes = PrefixCache(config.prefix_cache_mb * 2**20, page_tokens(spec))
         self._waiting: WaitingLine[Running] = WaitingLine()
         self._running: list[Running] = []
         self._free_slots = list(range(runner.num_slots))
@@ -81,6 +87,7 @@ class Engine:
             spec=self._spec,
             tokenizer=self._tokenizer,
             max_new=min(request.max_new_tokens, self.context_length - len(prompt)),
+            threshold=self._config.reveal_threshold,
             habit=self._habit,
             admitted=admitted,
         )
@@ -99,7 +106,9 @@ class Engine:
 
     def warm_up(self) -> None:
         """Run a prefill and each kind of step once, so that the first caller is fast."""
-        canvas = Canvas(self._spec, self._tokenizer.encode("warm " * 64))
+        endless = replace(self._spec, eos_ids=frozenset())
+        prompt = self._tokenizer.encode("warm " * 64)
+        canvas = open_canvas(endless, prompt, max_new_tokens=64, num_cached=0, threshold=1.0)
         for gate in (0.0, 1.0, 1.0):
             step = canvas.next_step(max_rows=PREFILL_ROWS, num_masks=self._config.num_draft_tokens)
             (logits,) = self._runner.forward([(0, step)])
@@ -194,13 +203,14 @@ class Engine:
         """Put pages of the prompt that were computed before into the slot."""
         # The last token of a prompt is always computed: its row predicts the first of the answer.
         pages = self._prefixes.find(run.canvas.clean[:-1], run.request.cache_salt)
+        size = self._prefixes.page_tokens
         for index, page in enumerate(pages):
-            self._runner.write_pages(run.slot, index * PAGE_TOKENS, page)
-        run.take_prefix(len(pages) * PAGE_TOKENS)
+            self._runner.write_pages(run.slot, index * size, page)
+        run.take_prefix(len(pages) * size)
 
     def _remember(self, run: Running) -> None:
         """Keep the pages of what the slot holds for whoever goes on from there."""
         known = run.canvas.clean[: run.canvas.num_cached]
         for key, start in self._prefixes.missing(known, run.request.cache_salt):
-            page = self._runner.read_pages(run.slot, start, start + PAGE_TOKENS)
+            page = self._runner.read_pages(run.slot, start, start + self._prefixes.page_tokens)
             self._prefixes.add(key, page)

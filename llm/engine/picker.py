@@ -18,6 +18,7 @@ from llm.engine.sampling import (
     Purpose,
     adjusted_logits,
     distribution,
+    draw,
     top_logprobs,
     uniform,
 )
@@ -40,6 +41,25 @@ class Picker:
         self._spec = spec
         self._plain = params == SamplingParams(seed=params.seed)
         self.logprobs: list[TokenLogprobs] = []
+
+    def reveal(
+        self, logits: NDArray[np.float32], answer: Sequence[int], positions: Sequence[int]
+    ) -> list[Prediction]:
+        """A prediction for each mask, with the probability that its token has for the model.
+
+        logits: [masks, vocab]. answer: tokens committed so far. positions: places in the answer
+        that the rows predict, 0 = its first token.
+        """
+        if self._plain:
+            return best(logits, self._spec.mask_id)
+        predictions = []
+        for row, position in zip(logits, positions, strict=True):
+            chances = self._distribution(row, answer)
+            token = draw(chances, self._number(position, Purpose.TOKEN))
+            (model,) = best(row[None], self._spec.mask_id)
+            share = float(np.exp(row[token] - row[model.token]))
+            predictions.append(Prediction(token, model.probability * share, model.entropy))
+        return predictions
 
     def predictions(
         self, logits: NDArray[np.float32], answer: Sequence[int], drafts: Sequence[int]
@@ -89,12 +109,18 @@ class Picker:
 
 
 def best(logits: NDArray[np.float32], mask_id: int) -> list[Prediction]:
-    """The best token of each row but the mask, and its probability. Overwrites the mask's."""
+    """The best token of each row but the mask, its probability, and the row's entropy.
+
+    Overwrites the mask's logits.
+    """
     logits[:, mask_id] = -np.inf
     tokens = logits.argmax(axis=1)
-    largest = logits[np.arange(len(logits)), tokens]
-    probabilities = 1 / np.exp(logits - largest[:, None]).sum(axis=1)
+    relative = logits - logits[np.arange(len(logits)), tokens][:, None]
+    weights = np.exp(relative)
+    total = weights.sum(axis=1)
+    relative[:, mask_id] = 0
+    entropies = np.log(total) - np.einsum("rv,rv->r", weights, relative) / total
     return [
-        Prediction(int(token), float(probability))
-        for token, probability in zip(tokens, probabilities, strict=True)
+        Prediction(int(token), float(1 / mass), float(entropy))
+        for token, mass, entropy in zip(tokens, total, entropies, strict=True)
     ]

@@ -24,7 +24,7 @@ class TorchRunner:
         self._model = model
         self.context_length = context_length
         self.num_slots = num_slots
-        self._caches = [KVCache(model.config, context_length) for _ in range(num_slots)]
+        self._caches = [model.open_cache(context_length) for _ in range(num_slots)]
 
     @torch.inference_mode()
     def forward(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:

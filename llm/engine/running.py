@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llm.engine.block_schedule import block_length
-from llm.engine.canvas import Canvas, Step
+from llm.engine.canvas import Outcome, Prediction, Step
+from llm.engine.canvases import open_canvas
 from llm.engine.draft_habit import DraftHabit
 from llm.engine.generation import Generation
 from llm.engine.picker import Picker
 from llm.engine.text_stream import TextStream
-from llm.models.spec import DiffusionSpec
+from llm.models.spec import Attention, DiffusionSpec
 from llm.tokenizer import Tokenizer
-from llm.types import Committed, Finished, FinishReason, Request, Usage
+from llm.types import Committed, Event, Finished, FinishReason, Request, Usage
 
 DRAFT_GATE = 0.4
 """Drafts less probable than this are not carried into the next forward."""
@@ -28,8 +30,8 @@ DRAFT_GATE = 0.4
 class Running:
     """One generation between admission and its end.
 
-    max_new: tokens that it may produce, at most. habit: whether drafting pays, shared by all.
-    admitted: when it was admitted. slot: where its cache is.
+    max_new: tokens that it may produce, at most. threshold: see `open_canvas`. habit: whether
+    drafting pays, shared by all. admitted: when it was admitted. slot: where its cache is.
     """
 
     def __init__(
@@ -41,19 +43,22 @@ class Running:
         spec: DiffusionSpec,
         tokenizer: Tokenizer,
         max_new: int,
+        threshold: float,
         habit: DraftHabit,
         admitted: float,
     ) -> None:
         self.generation = generation
         self.request = request
-        self.canvas = Canvas(spec, list(prompt))
         self.slot = -1
+        self._prompt = prompt
+        self._threshold = threshold
         self._num_prompt = len(prompt)
         self._num_cached = 0
         self._max_new = max_new
         self._habit = habit
         self._admitted = admitted
         self._spec = spec
+        self.take_prefix(0)
         self._text = TextStream(tokenizer, request.stop)
         self._picker = Picker(request.sampling, prompt, spec)
         self._num_new = self._num_forwards = self._num_drafted = self._num_accepted = 0
@@ -62,8 +67,8 @@ class Running:
 
     @property
     def num_todo(self) -> int:
-        """Clean rows to compute before it can predict."""
-        return len(self.canvas.clean) - self.canvas.num_cached
+        """Clean rows to compute before it can predict; 1 where only masks are to be computed."""
+        return max(1, len(self.canvas.clean) - self.canvas.num_cached)
 
     @property
     def answer(self) -> list[int]:
@@ -76,8 +81,15 @@ class Running:
         return deadline_ms is not None and self._elapsed_ms(now) > deadline_ms
 
     def take_prefix(self, num_tokens: int) -> None:
-        """The slot holds the first num_tokens of the prompt already."""
-        self.canvas.num_cached = self._num_cached = num_tokens
+        """The slot holds the first num_tokens of the prompt already; said before the first step."""
+        self.canvas = open_canvas(
+            self._spec,
+            self._prompt,
+            max_new_tokens=self._max_new,
+            num_cached=num_tokens,
+            threshold=self._threshold,
+        )
+        self._num_cached = self.canvas.num_cached
 
     def next_step(self, max_rows: int, max_masks: int) -> Step:
         """The next forward, of at most max_rows clean rows and max_masks masks."""
@@ -91,38 +103,48 @@ class Running:
 
     def apply(self, step: Step, logits: NDArray[np.float32], now: float) -> FinishReason | None:
         """Take in a forward and tell the reader. Returns why it is over, if it is."""
-        predictions = self._picker.predictions(logits, self.answer, self.canvas.drafts)
-        outcome = self.canvas.apply(step, predictions, gate=DRAFT_GATE)
-        if not outcome.committed:
-            return None
-        if self._has_drafted:
-            self._habit.note(outcome.num_accepted)
-        self._has_drafted = step.tokens[-1] == self._spec.mask_id
-        self._num_forwards += 1
+        outcome = self.canvas.apply(step, self._predictions(step, logits), gate=DRAFT_GATE)
+        if step.wanted:
+            self._num_forwards += 1
+            if self._has_drafted:
+                self._habit.note(outcome.num_accepted)
+            self._has_drafted = step.tokens[-1] == self._spec.mask_id
         self._num_drafted += outcome.num_drafted
-        return self._commit(outcome.committed, now)
+        if outcome.committed:
+            return self._commit(outcome, now)
+        self._tell(self._text.commit((), self.canvas.drafts))
+        return None
 
     def finish(self, reason: FinishReason, now: float, error: str | None = None) -> None:
         """Tell the reader that it is over."""
-        for event in self._text.finish():
-            self.generation.put(event)
+        self._tell(self._text.finish())
         self.generation.put(Finished(reason, self._usage(now), error))
 
-    def _commit(self, committed: tuple[int, ...], now: float) -> FinishReason | None:
-        budget = committed[: self._max_new - self._num_new]
+    def _predictions(self, step: Step, logits: NDArray[np.float32]) -> list[Prediction]:
+        if self._spec.attention is Attention.CAUSAL_VERIFIED:
+            return self._picker.predictions(logits, self.answer, self.canvas.drafts)
+        first = step.start + self._spec.logit_shift - self._num_prompt
+        return self._picker.reveal(logits, self.answer, [first + row for row in step.wanted])
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.generation.put(event)
+
+    def _commit(self, outcome: Outcome, now: float) -> FinishReason | None:
+        budget = outcome.committed[: self._max_new - self._num_new]
         ends = frozenset() if self.request.sampling.ignore_eos else self._spec.eos_ids
         ids = list(itertools.takewhile(lambda token: token not in ends, budget))
         ended = len(ids) < len(budget)
         self._num_new += len(ids)
-        # The last of what a forward commits was not drafted but predicted by a clean row.
-        self._num_accepted += max(0, min(len(ids), len(committed) - 1))
+        self._num_accepted += min(len(ids), outcome.num_accepted)
         if self._first_commit_ms is None and ids:
             self._first_commit_ms = self._elapsed_ms(now)
         full = self._num_new >= self._max_new
-        for event in self._text.commit(ids, () if ended or full else self.canvas.drafts):
-            if isinstance(event, Committed) and self._picker.logprobs:
-                event = Committed(event.text, tuple(self._picker.logprobs[: len(ids)]))  # noqa: PLW2901 - the same event, with what was asked for
-            self.generation.put(event)
+        events = self._text.commit(ids, () if ended or full else self.canvas.drafts)
+        logprobs = tuple(self._picker.logprobs[: len(ids)])
+        self._tell(
+            [replace(e, logprobs=logprobs) if isinstance(e, Committed) else e for e in events]
+        )
         if ended or self._text.stopped:
             return FinishReason.STOP
         return FinishReason.LENGTH if full else None
