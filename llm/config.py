@@ -43,9 +43,9 @@ class EngineConfig:
     num_threads: compute threads of a forward, 0 = all cores. max_context_tokens: prompt and answer
     together. max_queue: requests held at once, running and waiting. num_slots: requests that run
     at once. num_draft_tokens: masks behind the clean text in each forward, at most.
-    reveal_threshold: probability from which a mask is revealed, 0 to 1, for models whose drafts are
-    not verified. prefix_cache_mb: memory for text that was computed before, 46 kB a token for the
-    embedded model.
+    decoding: how masks are revealed, for models whose drafts are not verified; see
+    `llm.engine.decoding`. prefix_cache_mb: memory for text that was computed before, 46 kB a
+    token for the embedded model.
     """
 
     num_threads: int = 0
@@ -53,7 +53,7 @@ class EngineConfig:
     max_queue: int = 64
     num_slots: int = 16
     num_draft_tokens: int = 3
-    reveal_threshold: float = 0.9
+    decoding: str = "threshold=0.9"
     prefix_cache_mb: int = 192
 
 

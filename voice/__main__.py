@@ -146,7 +146,7 @@ def chat(ctx: typer.Context) -> None:
 
 
 @bench_app.command("llm")
-def bench_llm(
+def bench_llm(  # noqa: PLR0917 - one for each flag
     ctx: typer.Context,
     quick: Annotated[bool, typer.Option("--quick", help="A minute instead of five.")] = False,
     soak: Annotated[

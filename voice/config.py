@@ -16,7 +16,7 @@ class Config:
     host, port: where `ember up` listens; port 0 takes a free one. llm_model, asr_model, tts_model,
     vad_model: names in the model registry. num_threads: compute threads of each model that can use
     several, 0 = all cores. max_answer_tokens: longest answer. system_prompt: who Ember is.
-    max_context_tokens, max_queue, num_slots, num_draft_tokens, reveal_threshold,
+    max_context_tokens, max_queue, num_slots, num_draft_tokens, decoding,
     prefix_cache_mb: see `llm.config.EngineConfig`.
 
     Raises ConfigError for a value out of range.
@@ -38,7 +38,7 @@ class Config:
     max_queue: int = _ENGINE.max_queue
     num_slots: int = _ENGINE.num_slots
     num_draft_tokens: int = _ENGINE.num_draft_tokens
-    reveal_threshold: float = _ENGINE.reveal_threshold
+    decoding: str = _ENGINE.decoding
     prefix_cache_mb: int = _ENGINE.prefix_cache_mb
 
     def __post_init__(self) -> None:
@@ -56,8 +56,6 @@ class Config:
                 raise ConfigError(
                     f"setting '{key}' must be {lowest} or more, not {getattr(self, key)}"
                 )
-        if not 0 < self.reveal_threshold <= 1:
-            raise ConfigError("setting 'reveal_threshold' must be above 0 and at most 1")
         if self.port > 65_535:
             raise ConfigError(f"setting 'port' must be 65535 or less, not {self.port}")
 
@@ -70,6 +68,6 @@ class Config:
             max_queue=self.max_queue,
             num_slots=self.num_slots,
             num_draft_tokens=self.num_draft_tokens,
-            reveal_threshold=self.reveal_threshold,
+            decoding=self.decoding,
             prefix_cache_mb=self.prefix_cache_mb,
         )

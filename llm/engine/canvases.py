@@ -7,8 +7,8 @@ from typing import Protocol
 
 from llm.engine.block_canvas import BlockCanvas
 from llm.engine.canvas import Canvas, Outcome, Prediction, Step
+from llm.engine.decoding import Decoding
 from llm.engine.full_canvas import FullCanvas
-from llm.engine.policy import Threshold
 from llm.models.spec import Attention, DiffusionSpec
 
 
@@ -36,17 +36,24 @@ def open_canvas(
     *,
     max_new_tokens: int,
     num_cached: int,
-    threshold: float,
+    decoding: Decoding,
 ) -> AnyCanvas:
     """A canvas behind `prompt` for an answer of at most max_new_tokens.
 
-    num_cached: tokens of the prompt that the slot holds already. threshold: probability from
-    which a mask is revealed, 0 to 1; without meaning where drafts are verified.
+    num_cached: tokens of the prompt that the slot holds already. decoding: how masks are revealed;
+    without meaning where drafts are verified, and with full attention its policy only.
     """
     match spec.attention:
         case Attention.CAUSAL_VERIFIED:
             return Canvas(spec, list(prompt), num_cached)
         case Attention.BLOCK_CAUSAL:
-            return BlockCanvas(spec, prompt, Threshold(threshold), num_cached=num_cached)
+            return BlockCanvas(
+                spec,
+                prompt,
+                decoding.policy,
+                editing=decoding.editing,
+                guards=decoding.guards,
+                num_cached=num_cached,
+            )
         case Attention.FULL:
-            return FullCanvas(spec, prompt, max_new_tokens, Threshold(threshold))
+            return FullCanvas(spec, prompt, max_new_tokens, decoding.policy)

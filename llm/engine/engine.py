@@ -16,6 +16,7 @@ from dataclasses import replace
 from llm.chat_template import ChatTemplate
 from llm.config import EngineConfig
 from llm.engine.canvases import open_canvas
+from llm.engine.decoding import read_decoding
 from llm.engine.draft_habit import DraftHabit
 from llm.engine.generation import Generation
 from llm.engine.picker import best
@@ -61,6 +62,7 @@ class Engine:
         self._config = config
         room = runner.context_length - masks_behind(spec, config)
         self.context_length = min(room, config.max_context_tokens)
+        self._decoding = read_decoding(config.decoding)
         self._habit = DraftHabit()
         self._prefixes = PrefixCache(config.prefix_cache_mb * 2**20, page_tokens(spec))
         self._waiting: WaitingLine[Running] = WaitingLine()
@@ -87,7 +89,7 @@ class Engine:
             spec=self._spec,
             tokenizer=self._tokenizer,
             max_new=min(request.max_new_tokens, self.context_length - len(prompt)),
-            threshold=self._config.reveal_threshold,
+            decoding=self._decoding,
             habit=self._habit,
             admitted=admitted,
         )
@@ -108,7 +110,9 @@ class Engine:
         """Run a prefill and each kind of step once, so that the first caller is fast."""
         endless = replace(self._spec, eos_ids=frozenset())
         prompt = self._tokenizer.encode("warm " * 64)
-        canvas = open_canvas(endless, prompt, max_new_tokens=64, num_cached=0, threshold=1.0)
+        canvas = open_canvas(
+            endless, prompt, max_new_tokens=64, num_cached=0, decoding=self._decoding
+        )
         for gate in (0.0, 1.0, 1.0):
             step = canvas.next_step(max_rows=PREFILL_ROWS, num_masks=self._config.num_draft_tokens)
             (logits,) = self._runner.forward([(0, step)])

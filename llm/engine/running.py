@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from llm.engine.block_schedule import block_length
 from llm.engine.canvas import Outcome, Prediction, Step
 from llm.engine.canvases import open_canvas
+from llm.engine.decoding import Decoding
 from llm.engine.draft_habit import DraftHabit
 from llm.engine.generation import Generation
 from llm.engine.picker import Picker
@@ -30,7 +31,7 @@ DRAFT_GATE = 0.4
 class Running:
     """One generation between admission and its end.
 
-    max_new: tokens that it may produce, at most. threshold: see `open_canvas`. habit: whether
+    max_new: tokens that it may produce, at most. decoding: see `open_canvas`. habit: whether
     drafting pays, shared by all. admitted: when it was admitted. slot: where its cache is.
     """
 
@@ -43,7 +44,7 @@ class Running:
         spec: DiffusionSpec,
         tokenizer: Tokenizer,
         max_new: int,
-        threshold: float,
+        decoding: Decoding,
         habit: DraftHabit,
         admitted: float,
     ) -> None:
@@ -51,7 +52,7 @@ class Running:
         self.request = request
         self.slot = -1
         self._prompt = prompt
-        self._threshold = threshold
+        self._decoding = decoding
         self._num_prompt = len(prompt)
         self._num_cached = 0
         self._max_new = max_new
@@ -87,7 +88,7 @@ class Running:
             self._prompt,
             max_new_tokens=self._max_new,
             num_cached=num_tokens,
-            threshold=self._threshold,
+            decoding=self._decoding,
         )
         self._num_cached = self.canvas.num_cached
 

@@ -94,7 +94,7 @@ def test_the_engine_writes_what_the_published_algorithm_writes(name: str, tmp_pa
     rng = random.Random(name)
     words = ["".join(rng.choices("abcdefgh ", k=length)) for length in (1, 4, 9)]
     requests = [Request((Message("user", word),), max_new_tokens=NUM_NEW) for word in words]
-    config = EngineConfig(max_context_tokens=120, reveal_threshold=THRESHOLD)
+    config = EngineConfig(max_context_tokens=120, decoding=f"threshold={THRESHOLD}")
     engine = Engine(TorchRunner(model.backbone, 160, 3), spec, model.tokenizer, template, config)
     try:
         written = asyncio.run(texts(engine, requests))

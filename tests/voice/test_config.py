@@ -24,7 +24,7 @@ def test_values_out_of_range_are_refused_by_name(key: str, value: int) -> None:
 
 def test_the_engine_gets_its_part() -> None:
     settings = {
-        field.name: 0.5 if field.type == "float" else 70 + index
+        field.name: "steps=3" if field.type == "str" else 70 + index
         for index, field in enumerate(dataclasses.fields(EngineConfig))
     }
     assert Config(**settings).engine == EngineConfig(**settings)
