@@ -113,10 +113,12 @@ class Engine:
         canvas = open_canvas(
             endless, prompt, max_new_tokens=64, num_cached=0, decoding=self._decoding
         )
+        self._runner.open(0, len(prompt) + 64 + masks_behind(self._spec, self._config))
         for gate in (0.0, 1.0, 1.0):
             step = canvas.next_step(max_rows=PREFILL_ROWS, num_masks=self._config.num_draft_tokens)
             (logits,) = self._runner.forward([(0, step)])
             canvas.apply(step, best(logits, self._spec.mask_id), gate=gate)
+        self._runner.close(0)
 
     def close(self) -> None:
         """Abort everything and end the worker; each generation still gets its `Finished`."""
@@ -162,6 +164,8 @@ class Engine:
             self._running += admitted
             going_on = bool(self._running) or not self._closing
         for run in admitted:
+            behind = masks_behind(self._spec, self._config)
+            self._runner.open(run.slot, run.num_tokens_at_most + behind)
             self._restore_prefix(run)
         return going_on
 
@@ -200,6 +204,7 @@ class Engine:
     def _finish(self, run: Running, reason: FinishReason, error: str | None = None) -> None:
         self._remember(run)
         self._running.remove(run)
+        self._runner.close(run.slot)
         self._free_slots.append(run.slot)
         run.finish(reason, time.perf_counter(), error)
 

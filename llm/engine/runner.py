@@ -28,6 +28,12 @@ class Runner(Protocol):
     def num_slots(self) -> int:
         """Sequences that can be held at once."""
 
+    def open(self, slot: int, num_positions: int) -> None:
+        """Make room for a sequence of so many positions in the slot."""
+
+    def close(self, slot: int) -> None:
+        """Give the slot's memory back."""
+
     def forward(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:
         """One forward for each (slot, step), each slot once; all in one go where that pays.
 

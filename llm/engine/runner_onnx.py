@@ -24,9 +24,8 @@ MIN_ROWS = 2
 class OnnxRunner:
     """Runs a built model for the engine.
 
-    context_length: positions of a slot. num_slots: sequences at once; memory is taken as
-    positions are used, 46 kB each for the embedded model. num_threads: compute threads, 0 = one
-    for each core.
+    context_length: positions of a slot, at most. num_slots: sequences at once. num_threads:
+    compute threads, 0 = one for each core.
     """
 
     def __init__(
@@ -37,12 +36,21 @@ class OnnxRunner:
         self._sessions: dict[int, ort.InferenceSession] = {}
         self.context_length = min(context_length, model.config.context_length - MIN_ROWS)
         self.num_slots = num_slots
-        config, positions = model.config, self.context_length + MIN_ROWS
-        shape = (2 * config.num_layers, 1, config.num_kv_heads, positions, config.head_size)
-        self._caches = [np.zeros(shape, np.float32) for _ in range(num_slots)]
+        self._caches: dict[int, NDArray[np.float32]] = {}
         # Sequences that a graph has and a step has not compute their rows here.
-        self._spare = np.zeros((*shape[:3], MIN_ROWS, config.head_size), np.float32)
+        self._spare = self._new_cache(0)
         self._session(1)
+
+    def open(self, slot: int, num_positions: int) -> None:
+        """Make room for a sequence of so many positions in the slot.
+
+        No more than it needs: attention clears the whole room at the start of a sequence.
+        """
+        self._caches[slot] = self._new_cache(num_positions)
+
+    def close(self, slot: int) -> None:
+        """Give the slot's memory back."""
+        del self._caches[slot]
 
     def forward(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:
         """One forward for all steps, or several where they are more than the largest graph has."""
@@ -59,6 +67,13 @@ class OnnxRunner:
     def write_pages(self, slot: int, start: int, pages: Pages) -> None:
         """Put keys and values from `read_pages` back."""
         self._caches[slot][:, 0, :, start : start + pages.shape[2]] = pages
+
+    def _new_cache(self, num_positions: int) -> NDArray[np.float32]:
+        """Zeros [caches, 1, kv_heads, positions, head_size]."""
+        config = self._model.config
+        positions = num_positions + MIN_ROWS
+        shape = (2 * config.num_layers, 1, config.num_kv_heads, positions, config.head_size)
+        return np.zeros(shape, np.float32)
 
     def _run(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:
         size = min(size for size in self._model.graphs if size >= len(steps))

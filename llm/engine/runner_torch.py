@@ -24,7 +24,15 @@ class TorchRunner:
         self._model = model
         self.context_length = context_length
         self.num_slots = num_slots
-        self._caches = [model.open_cache(context_length) for _ in range(num_slots)]
+        self._caches: dict[int, KVCache] = {}
+
+    def open(self, slot: int, num_positions: int) -> None:
+        """Make room for a sequence of so many positions in the slot."""
+        self._caches[slot] = self._model.open_cache(num_positions)
+
+    def close(self, slot: int) -> None:
+        """Give the slot's memory back."""
+        del self._caches[slot]
 
     @torch.inference_mode()
     def forward(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:

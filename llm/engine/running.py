@@ -72,6 +72,11 @@ class Running:
         return max(1, len(self.canvas.clean) - self.canvas.num_cached)
 
     @property
+    def num_tokens_at_most(self) -> int:
+        """Tokens of the prompt and of the longest answer."""
+        return self._num_prompt + self._max_new
+
+    @property
     def answer(self) -> list[int]:
         """Tokens committed so far."""
         return self.canvas.clean[self._num_prompt :]

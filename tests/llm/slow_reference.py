@@ -116,7 +116,9 @@ def fixed_steps(num_steps: int) -> MakePick:
         for i in range(num_masks % num_steps):
             counts[i] += 1
         schedule = iter([count for count in counts if count])
-        return lambda masks: {at for at, *_ in best_first(masks)[: next(schedule, 1)]}
+        # Where sub-blocks make it take longer than planned, it goes on with as many each.
+        more = max(1, num_masks // num_steps)
+        return lambda masks: {at for at, *_ in best_first(masks)[: next(schedule, more)]}
 
     return make
 

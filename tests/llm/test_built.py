@@ -13,12 +13,18 @@ import pytest
 from llm.engine.canvas import Step
 from llm.engine.runner_onnx import OnnxRunner
 from llm.models import built
-from llm.models.built import load_built
+from llm.models.built import BuiltModel, load_built
 from llm.models.checkpoint import CheckpointError
 from llm.models.gguf import GgufFile
 from llm.models.integer_products import signed_products_are_exact
 from llm.models.onnx_graph import GraphBuilder, quantize_channels
 from tests.llm.tiny import write_tiny_gguf
+
+
+def run(model: BuiltModel, step: Step) -> list[np.ndarray]:
+    runner = OnnxRunner(model, 64)
+    runner.open(0, 64)
+    return runner.forward([(0, step)])
 
 
 @pytest.fixture
@@ -82,7 +88,7 @@ def test_signed_and_unsigned_weights_give_the_same_sums(folder: Path) -> None:
         builder = GraphBuilder(GgufFile(folder / "model.gguf"), unsigned_weights=unsigned)
         model.graphs[1].write_bytes(builder.graph(1).SerializeToString())
         step = Step(start=0, tokens=(9, 80, 200, 31), visible=(1, 2, 3, 4), wanted=(0, 1, 2, 3))
-        outputs += OnnxRunner(model, 64).forward([(0, step)])
+        outputs += run(model, step)
     assert np.array_equal(outputs[0], outputs[1])
 
 
@@ -95,7 +101,7 @@ def test_a_row_of_zeros_stays_finite_and_alone(folder: Path) -> None:
     def logits(tokens: tuple[int, ...]) -> np.ndarray:
         causal = tuple(range(1, len(tokens) + 1))
         step = Step(0, tokens, causal, tuple(range(len(tokens))))
-        return OnnxRunner(zeroed, 64).forward([(0, step)])[0]
+        return run(zeroed, step)[0]
 
     rows = logits((80, 9, 200))
     assert np.isfinite(rows).all()

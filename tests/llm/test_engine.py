@@ -50,6 +50,7 @@ class ScriptedRunner:
         self.fail = False
         self.num_forwards = 0
         self.rows: list[list[int]] = []
+        self.open_slots: set[int] = set()
         self.caches: list[list[int]] = [[] for _ in range(self.num_slots)]
 
     def hold(self) -> None:
@@ -59,6 +60,13 @@ class ScriptedRunner:
 
     def go(self, num_forwards: int = 10_000) -> None:
         self.permits.release(num_forwards)
+
+    def open(self, slot: int, num_positions: int) -> None:
+        assert slot not in self.open_slots
+        self.open_slots.add(slot)
+
+    def close(self, slot: int) -> None:
+        self.open_slots.remove(slot)
 
     def forward(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:
         assert self.permits.acquire(timeout=10)
@@ -329,6 +337,7 @@ def test_more_callers_than_slots_are_served_in_turn(tokenizer: Tokenizer) -> Non
     results = run(engine, *(ask("q" * n) for n in range(10)))
     assert [text for text, _ in results] == ["abc"] * 10
     assert max(map(len, runner.rows)) == runner.num_slots
+    assert not runner.open_slots, "every slot was given back"
 
 
 def test_a_long_prompt_does_not_stop_who_is_speaking(tokenizer: Tokenizer) -> None:

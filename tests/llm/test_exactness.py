@@ -98,11 +98,17 @@ def refine(runner: Runner, sequences: dict[int, Refinement], *, max_rows: int) -
             running[slot].apply(step, logits)
 
 
+def opened(runner: Runner, num_positions: int = 600) -> Runner:
+    for slot in range(runner.num_slots):
+        runner.open(slot, num_positions)
+    return runner
+
+
 def runner_for(kind: str, folder: Path, num_slots: int = 1) -> Runner:
     if kind == "torch":
         model = Transformer(GgufFile(folder / "model.gguf"))
-        return TorchRunner(model, 600, num_slots)
-    return OnnxRunner(load_built(folder), 600, num_slots)
+        return opened(TorchRunner(model, 600, num_slots))
+    return opened(OnnxRunner(load_built(folder), 600, num_slots))
 
 
 TINY = DiffusionSpec(mask_id=3, eos_ids=frozenset())
@@ -128,7 +134,7 @@ def test_tiny_model(tmp_path: Path, seed: int, kind: str) -> None:
 
 @given(seed=st.integers(0, 10_000))
 @settings(deadline=None, max_examples=15)
-def test_the_same_text_whatever_runs_beside(tiny: OnnxRunner, seed: int) -> None:
+def test_the_same_text_whatever_runs_beside(tiny: Runner, seed: int) -> None:
     rng = random.Random(seed)
     slots = rng.sample(range(6), rng.randrange(2, 7))
     prompts = {
@@ -143,13 +149,13 @@ def test_the_same_text_whatever_runs_beside(tiny: OnnxRunner, seed: int) -> None
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> OnnxRunner:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     folder = tmp_path_factory.mktemp("tiny")
     write_tiny_gguf(folder / "model.gguf", seed=5)
-    return OnnxRunner(load_built(folder), 600, num_slots=6)
+    return opened(OnnxRunner(load_built(folder), 600, num_slots=6))
 
 
-def test_the_tiny_model_is_not_trivial(tiny: OnnxRunner) -> None:
+def test_the_tiny_model_is_not_trivial(tiny: Runner) -> None:
     texts = {tuple(autoregressive(tiny, [5, n], 12, 3)) for n in range(10, 20)}
     assert len(texts) > 5
 
@@ -180,7 +186,7 @@ def test_both_runners_agree_on_the_next_token(tmp_path: Path) -> None:
     step = Step(start=0, tokens=prompt, visible=visible, wanted=tuple(range(80)))
     file = GgufFile(tmp_path / "model.gguf")
     smoothed = SmoothedCheckpoint(file, find_factors(file, calibration_texts(file)))
-    torch_runner = TorchRunner(Transformer(smoothed), 600)
+    torch_runner = opened(TorchRunner(Transformer(smoothed), 600))
     onnx_runner = runner_for("onnx", tmp_path)
     torch_rows, onnx_rows = (
         best(runner.forward([(0, step)])[0], 3) for runner in (torch_runner, onnx_runner)
@@ -213,7 +219,7 @@ def test_the_embedded_model_on_fifty_prompts(llm_folder: Path) -> None:
     tokenizer = Tokenizer(model.tokenizer)
     template = ChatTemplate(model.tokenizer.chat_template)
     spec = spec_for(model.tokenizer, tokenizer)
-    runner = OnnxRunner(model, 256, num_slots=5)
+    runner = opened(OnnxRunner(model, 256, num_slots=5), 256)
     accepted = 0
     for five in batched(QUESTIONS, 5):
         prompts = [template.encode((Message("user", q),), tokenizer) for q in five]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,8 +67,16 @@ def test_the_engine_is_closed_if_another_model_cannot_be_loaded(
 
 
 @pytest.mark.models
-def test_everything_fits_in_memory_and_loads_soon(assistant: Assistant) -> None:
-    import psutil
-
+def test_everything_fits_in_memory(assistant: Assistant) -> None:
     assert assistant.load_s < 60
-    assert psutil.Process().memory_info().rss < 1.6e9
+    program = """
+import psutil
+from voice.assistant import Assistant
+from voice.config import Config
+assistant = Assistant.load(Config())
+print(psutil.Process().memory_info().rss)
+assistant.close()
+"""
+    # A process of its own: this one holds what all other tests loaded.
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert int(done.stdout) < 1.2e9
