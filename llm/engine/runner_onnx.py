@@ -25,21 +25,21 @@ class OnnxRunner:
     """Runs a built model for the engine.
 
     context_length: positions of a slot, at most. num_slots: sequences at once. num_threads:
-    compute threads, 0 = one for each core.
+    compute threads, 0 = one for each core. sessions: the graphs, by how many sequences they take.
     """
 
     def __init__(
         self, model: BuiltModel, context_length: int, num_slots: int = 1, num_threads: int = 0
     ) -> None:
         self._model = model
-        self._num_threads = num_threads
-        self._sessions: dict[int, ort.InferenceSession] = {}
+        # Sizes go up by four: only those that the next smaller one would not do for.
+        sizes = [size for size in model.graphs if size // 4 < num_slots]
+        self.sessions = {size: self._load(size, num_threads) for size in sizes}
         self.context_length = min(context_length, model.config.context_length - MIN_ROWS)
         self.num_slots = num_slots
         self._caches: dict[int, NDArray[np.float32]] = {}
         # Sequences that a graph has and a step has not compute their rows here.
         self._spare = self._new_cache(0)
-        self._session(1)
 
     def open(self, slot: int, num_positions: int) -> None:
         """Make room for a sequence of so many positions in the slot.
@@ -54,7 +54,7 @@ class OnnxRunner:
 
     def forward(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:
         """One forward for all steps, or several where they are more than the largest graph has."""
-        largest = max(self._model.graphs)
+        largest = max(self.sessions)
         results = []
         for start in range(0, len(steps), largest):
             results += self._run(steps[start : start + largest])
@@ -76,8 +76,8 @@ class OnnxRunner:
         return np.zeros(shape, np.float32)
 
     def _run(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:
-        size = min(size for size in self._model.graphs if size >= len(steps))
-        session = self._session(size)
+        size = min(size for size in self.sessions if size >= len(steps))
+        session = self.sessions[size]
         binding = session.io_binding()
         rows: list[NDArray[np.int64]] = []
         wanted: list[int] = []
@@ -121,18 +121,16 @@ class OnnxRunner:
             binding.bind_output(present, *place)
         return tokens
 
-    def _session(self, size: int) -> ort.InferenceSession:
-        """The graph for `size` sequences; loaded when first needed, in a third of a second."""
-        if size not in self._sessions:
-            options = ort.SessionOptions()
-            options.intra_op_num_threads = self._num_threads
-            # Spinning threads take the core that speech recognition and synthesis need.
-            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-            options.log_severity_level = 3
-            self._sessions[size] = ort.InferenceSession(
-                str(self._model.graphs[size]), options, providers=["CPUExecutionProvider"]
-            )
-        return self._sessions[size]
+    def _load(self, size: int, num_threads: int) -> ort.InferenceSession:
+        """The graph for `size` sequences, in a third of a second."""
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = num_threads
+        # Spinning threads take the core that speech recognition and synthesis need.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        return ort.InferenceSession(
+            str(self._model.graphs[size]), options, providers=["CPUExecutionProvider"]
+        )
 
 
 _IDLE = Step(start=0, tokens=(0, 0), visible=(1, 2), wanted=())
