@@ -162,7 +162,7 @@ def bench_llm(  # noqa: PLR0917 - one for each flag
 ) -> None:
     """Measure the language model: tables, then one JSON line."""
     config = _config(ctx)
-    from llm import bench  # noqa: PLC0415 - imports ONNX, 1 s
+    from llm.bench import run as bench  # noqa: PLC0415 - imports ONNX, 1 s
 
     folder = bench.pull(config.llm_model)
     if soak is not None:
