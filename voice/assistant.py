@@ -143,6 +143,9 @@ def _loading(folder: Path) -> Iterator[None]:
     """Name the model in whatever its library raises."""
     try:
         yield
+    except ConfigError:
+        # A setting is wrong, and not the model.
+        raise
     except Exception as error:
         raise ModelError(
             f"the model '{folder.name}' cannot be loaded ({_one_line(error)}); "

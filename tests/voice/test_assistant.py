@@ -67,6 +67,13 @@ def test_the_engine_is_closed_if_another_model_cannot_be_loaded(
 
 
 @pytest.mark.models
+@pytest.mark.parametrize("decoding", ["threshold", "thresold=0.9", "threshold=2"])
+def test_a_wrong_setting_is_not_blamed_on_the_model(decoding: str) -> None:
+    with pytest.raises(ConfigError, match="setting 'decoding'"):
+        Assistant.load(Config(decoding=decoding))
+
+
+@pytest.mark.models
 def test_everything_fits_in_memory(assistant: Assistant) -> None:
     assert assistant.load_s < 60
     program = """
