@@ -24,6 +24,8 @@ from faster_whisper.transcribe import get_ctranslate2_storage, get_suppressed_to
 from voice.events import LISTEN_RATE_HZ, Samples
 
 WINDOW_S = 30
+_ONE_SENTENCE_S = 8.0
+_MOST_LEFT_S = 1.0
 """The window that Whisper was trained on, and its limit for one pass."""
 
 _SILENCE_AFTER_S = 4
@@ -88,6 +90,8 @@ class WhisperRecogniser:
         if is_made_up(result.no_speech_prob, mean_log_probability):
             return Transcript("")
         first_timestamp = self._tokenizer.timestamp_begin
+        if stopped_early(tokens, first_timestamp=first_timestamp, duration_s=duration_s):
+            return self._transcribe_in_windows(samples)
         spoken = cut_repetition(tokens, first_timestamp=first_timestamp, duration_s=duration_s)
         return Transcript(self._tokenizer.decode(spoken).strip())
 
@@ -143,6 +147,19 @@ def cut_repetition(tokens: Sequence[int], *, first_timestamp: int, duration_s: f
             if time_s >= duration_s - _END_TOLERANCE_S:
                 break
     return text
+
+
+def stopped_early(tokens: Sequence[int], *, first_timestamp: int, duration_s: float) -> bool:
+    """Whether the decoder ended with speech left, as it does between sentences of long utterances.
+
+    Arguments as for `cut_repetition`. Short utterances are one sentence and never stop early.
+    """
+    if duration_s <= _ONE_SENTENCE_S:
+        return False
+    times_s = [
+        (t - first_timestamp) * _SECONDS_PER_TIMESTAMP for t in tokens if t >= first_timestamp
+    ]
+    return max(times_s, default=0.0) < duration_s - _MOST_LEFT_S
 
 
 def is_made_up(no_speech_probability: float, mean_log_probability: float) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voice.asr import WhisperRecogniser, cut_repetition, is_made_up, window_s
+from voice.asr import WhisperRecogniser, cut_repetition, is_made_up, stopped_early, window_s
 from voice.audio import read_audio, resample
 from voice.tts import PiperSynthesiser
 
@@ -132,3 +132,21 @@ def test_an_utterance_longer_than_the_window_is_heard_to_its_end(
     text = recogniser.transcribe(samples).text
     assert "number 1 " in text.replace("one", "1")
     assert "number 14 " in text.replace("fourteen", "14")
+
+
+@pytest.mark.parametrize(
+    ("times_s", "duration_s", "early"),
+    [
+        ([0.0, 5.0], 12.0, True),
+        ([0.0, 5.0, 5.0, 11.4], 12.0, False),
+        ([0.0, 12.6], 12.0, False),
+        ([], 12.0, True),
+        ([0.0], 7.9, False),
+    ],
+)
+def test_a_decoder_that_left_speech_is_noticed(
+    times_s: list[float], duration_s: float, early: bool
+) -> None:
+    first = 50_000
+    tokens = [token for time_s in times_s for token in (first + round(time_s / 0.02), 7)]
+    assert stopped_early(tokens, first_timestamp=first, duration_s=duration_s) is early
