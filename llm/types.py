@@ -6,9 +6,10 @@ Frozen dataclasses that import nothing of ours. The engine's whole output is the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -22,14 +23,34 @@ class QueueFullError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The model calls a tool: its name and its arguments as a JSON object in text."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call; parameters: its arguments, as a JSON Schema object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a conversation.
 
-    role: who speaks. content: plain text.
+    role: who speaks. content: plain text. tool_calls: what an assistant turn called; each is
+    answered by a tool turn.
     """
 
     role: Role
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class Priority(Enum):
@@ -167,13 +188,14 @@ class TokenLogprobs:
 class Request:
     """One generation.
 
-    messages: the conversation so far, at least one. max_new_tokens: 1 or more; the context limit
+    messages: the conversation so far, at least one. tools: what the model may call. max_new_tokens: 1 or more; the context limit
     of the model caps it. stop: strings that end the answer and are not part of it. sampling: how
     tokens are picked. deadline_ms: time from admission after which the answer is cut off, None =
     never. cache_salt: callers with another salt never share cached prefixes with this one.
     """
 
     messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
     max_new_tokens: int = 128
     stop: tuple[str, ...] = ()
     sampling: SamplingParams = SamplingParams()
@@ -208,15 +230,6 @@ class Revised:
 
     start: int
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """The model calls a tool: its name and its arguments as a JSON object in text."""
-
-    call_id: str
-    name: str
-    arguments: str
 
 
 @dataclass(frozen=True, slots=True)

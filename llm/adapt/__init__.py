@@ -1,0 +1,1 @@
+"""Teaches an autoregressive checkpoint to speak, and then to draft in parallel."""

@@ -1,0 +1,29 @@
+"""How tools look to the model: one line each, which a small model reads better than JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from llm.types import Tool
+
+
+def signature(tool: Tool) -> str:
+    """`name(argument: type, optional?: type) - description`, on one line."""
+    required = tool.parameters.get("required", ())
+    arguments = [
+        f"{name}{'' if name in required else '?'}: {_type_name(schema)}"
+        for name, schema in tool.parameters.get("properties", {}).items()
+    ]
+    about = f" - {' '.join(tool.description.split())}" if tool.description else ""
+    return f"{tool.name}({', '.join(arguments)}){about}"
+
+
+def _type_name(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return "|".join(json.dumps(value) for value in schema["enum"])
+    kind = schema.get("type", "any")
+    if kind == "array" and isinstance(schema.get("items"), Mapping):
+        return f"{_type_name(schema['items'])}[]"
+    return kind if isinstance(kind, str) else "|".join(kind)
