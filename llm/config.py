@@ -52,7 +52,7 @@ class EngineConfig:
     max_context_tokens: int = 4096
     max_queue: int = 64
     num_slots: int = 16
-    num_draft_tokens: int = 3
+    num_draft_tokens: int = 6
     decoding: str = "threshold=0.9"
     prefix_cache_mb: int = 192
 

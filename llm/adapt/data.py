@@ -56,6 +56,11 @@ class Batch:
     ids: Tensor
     spoken: Tensor
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens, padding included."""
+        return self.ids.numel()
+
 
 def read_tools(path: Path) -> dict[str, Tool]:
     """OpenAI tool definitions, by name."""

@@ -19,20 +19,23 @@ COMPUTE = torch.bfloat16
 class LowRankLinear(nn.Module):
     """`y = x (W + B A)ᵀ` with W frozen (LoRA, arXiv 2106.09685); B starts at zero.
 
-    weight: [out, in]. rank: rows of A; 0 = the weight alone.
+    weight: [out, in]. rank: rows of A; 0 = no adapter, and W itself is trained.
     """
 
     weight: Tensor
 
     def __init__(self, weight: Tensor, rank: int) -> None:
         super().__init__()
-        self.register_buffer("weight", weight.to(COMPUTE), persistent=False)
+        if rank:
+            self.register_buffer("weight", weight.to(COMPUTE), persistent=False)
+        else:
+            self.weight = nn.Parameter(weight)
         self.a = nn.Parameter(torch.randn(rank, weight.shape[1]) * weight.shape[1] ** -0.5)
         self.b = nn.Parameter(torch.zeros(weight.shape[0], rank))
 
     def forward(self, x: Tensor) -> Tensor:
         """x: bfloat16 [..., in]. Returns [..., out]."""
-        y = F.linear(x, self.weight)
+        y = F.linear(x, self.weight.to(COMPUTE))
         if self.a.shape[0]:
             y = y + F.linear(F.linear(x, self.a.to(COMPUTE)), self.b.to(COMPUTE))
         return y

@@ -11,16 +11,26 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from llm.adapt.data import Batch
-
 SAVE_EVERY_S = 180
 VALIDATE_EVERY = 100
 MAX_GRADIENT = 1.0
+
+
+class Sized(Protocol):
+    """What one step trains on."""
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens it holds, padding included."""
+
+
+Item = TypeVar("Item", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +59,8 @@ class Plan:
 def train(
     module: nn.Module,
     plan: Plan,
-    batches: Callable[[int], Iterator[Batch]],
-    loss: Callable[[Batch], Tensor],
+    batches: Callable[[int], Iterator[Item]],
+    loss: Callable[[Item], Tensor],
     validate: Callable[[], dict[str, float]],
 ) -> bool:
     """Train the module's parameters. Returns whether the plan was finished.
@@ -71,7 +81,7 @@ def train(
             begun = time.monotonic()
             value = _update(optimiser, parameters, loss(batch), plan.rate(step))
             step += 1
-            speed = batch.ids.numel() / (time.monotonic() - begun)
+            speed = batch.num_tokens / (time.monotonic() - begun)
             record = {"step": step, "loss": round(value, 4), "tokens_per_s": round(speed)}
             if step % VALIDATE_EVERY == 0 or step == plan.num_steps:
                 record |= validate()

@@ -9,6 +9,9 @@ clean row predicts the first draft's token, and verifies it so; each draft row v
 mask j, which stands behind all drafts, predicts the token after its own place. Drafts that equal
 the prediction are committed with one more token for free, so every forward commits at least one
 (I-DLM, arXiv 2604.11035, section on introspective decoding; greedy case).
+
+Where a small drafter comes with the model it drafts instead of masks: after each forward it reads
+what the model made of the new clean text, and its masks stand behind that (`DraftStep`).
 """
 
 from __future__ import annotations
@@ -33,6 +36,19 @@ class Step:
     tokens: tuple[int, ...]
     visible: tuple[int, ...]
     wanted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStep:
+    """What a drafter computes after a forward.
+
+    It reads the model's features of the positions start, start + 1, … together with the token
+    behind each, `next_tokens`, and drafts num_drafts tokens behind the last of these, 0 = none.
+    """
+
+    start: int
+    next_tokens: tuple[int, ...]
+    num_drafts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +119,17 @@ class Canvas:
         behind = predictions[len(drafted) + 1 :] if accepted == len(drafted) else ()
         self.drafts = _confident_prefix(behind, gate, self.spec.mask_id)
         return Outcome(committed, len(drafted), accepted)
+
+    def draft_step(self, step: Step, num_drafts: int) -> DraftStep:
+        """What a drafter has to read after `step`, which was just applied."""
+        known = self.clean[step.start + 1 : self.num_cached + 1]
+        # Behind an unfinished prompt or forced text comes what is known already.
+        is_open = len(self.clean) == self.num_cached + 1
+        return DraftStep(step.start, tuple(known), num_drafts if is_open else 0)
+
+    def take_drafts(self, predictions: Sequence[Prediction], *, gate: float) -> None:
+        """Carry a drafter's predictions into the next forward, up to the first below `gate`."""
+        self.drafts = _confident_prefix(predictions, gate, self.spec.mask_id)
 
 
 def _confident_prefix(

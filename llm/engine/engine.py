@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from llm.chat_template import ChatTemplate
 from llm.config import EngineConfig
+from llm.engine.canvas import Canvas, Step
 from llm.engine.canvases import open_canvas
 from llm.engine.decoding import read_decoding
 from llm.engine.draft_habit import DraftHabit
@@ -63,6 +64,7 @@ class Engine:
         room = runner.context_length - masks_behind(spec, config)
         self.context_length = min(room, config.max_context_tokens)
         self._decoding = read_decoding(config.decoding)
+        self._num_drafts = min(runner.num_drafts, config.num_draft_tokens)
         self._habit = DraftHabit()
         self._prefixes = PrefixCache(config.prefix_cache_mb * 2**20, page_tokens(spec))
         self._waiting: WaitingLine[Running] = WaitingLine()
@@ -118,6 +120,8 @@ class Engine:
             step = canvas.next_step(max_rows=PREFILL_ROWS, num_masks=self._config.num_draft_tokens)
             (logits,) = self._runner.forward([(0, step)])
             canvas.apply(step, best(logits, self._spec.mask_id), gate=gate)
+            if self._num_drafts and isinstance(canvas, Canvas):
+                self._runner.draft([(0, canvas.draft_step(step, self._num_drafts))])
         self._runner.close(0)
 
     def close(self) -> None:
@@ -133,7 +137,7 @@ class Engine:
         if any(not stop for stop in request.stop):
             raise InvalidRequestError("a stop string must not be empty")
         request.sampling.check_vocabulary(self._tokenizer.vocab_size)
-        prompt = self._template.encode(request.messages, self._tokenizer)
+        prompt = self._template.encode(request.messages, self._tokenizer, request.tools)
         if len(prompt) >= self.context_length:
             raise InvalidRequestError(
                 f"the conversation has {len(prompt)} tokens, but only {self.context_length} fit "
@@ -186,7 +190,8 @@ class Engine:
             smallest=DECODE_ROWS,
         )
         now = [(run, share) for run, share in zip(self._running, shares, strict=True) if share]
-        steps = [run.next_step(share, self._config.num_draft_tokens) for run, share in now]
+        masks = 0 if self._num_drafts else self._config.num_draft_tokens
+        steps = [run.next_step(share, masks) for run, share in now]
         try:
             rows = self._runner.forward(
                 [(run.slot, step) for (run, _), step in zip(now, steps, strict=True)]
@@ -197,9 +202,20 @@ class Engine:
             for run, _ in now:
                 self._finish(run, FinishReason.ERROR, "the language model failed; see the log")
             return
+        going_on = []
         for (run, _), step, logits in zip(now, steps, rows, strict=True):
             if (reason := run.apply(step, logits, time.perf_counter())) is not None:
                 self._finish(run, reason)
+            else:
+                going_on.append((run, step))
+        if self._num_drafts and going_on:
+            self._draft(going_on)
+
+    def _draft(self, applied: list[tuple[Running, Step]]) -> None:
+        """Let the drafter read what the forward made of each text, and draft behind it."""
+        steps = [(run.slot, run.draft_step(step, self._num_drafts)) for run, step in applied]
+        for (run, _), drafts in zip(applied, self._runner.draft(steps), strict=True):
+            run.take_drafts(drafts)
 
     def _finish(self, run: Running, reason: FinishReason, error: str | None = None) -> None:
         self._remember(run)

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from llm.engine.canvas import Step
+from llm.engine.canvas import DraftStep, Prediction, Step
 
 Pages = NDArray[np.float32]
 """Keys and values of some positions, [layers x 2, kv_heads, positions, head_size]."""
@@ -28,6 +28,10 @@ class Runner(Protocol):
     def num_slots(self) -> int:
         """Sequences that can be held at once."""
 
+    @property
+    def num_drafts(self) -> int:
+        """Tokens that the model's drafter drafts at once; 0 where it has none."""
+
     def open(self, slot: int, num_positions: int) -> None:
         """Make room for a sequence of so many positions in the slot."""
 
@@ -40,6 +44,9 @@ class Runner(Protocol):
         Returns for each the logits of the rows that it wants, float32 [wanted, vocab], which the
         caller may overwrite.
         """
+
+    def draft(self, steps: Sequence[tuple[int, DraftStep]]) -> list[list[Prediction]]:
+        """Let the drafter read what the last forward made of each (slot, step), and draft."""
 
     def read_pages(self, slot: int, start: int, end: int) -> Pages:
         """A copy of the keys and values of positions [start, end)."""

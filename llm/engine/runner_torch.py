@@ -12,13 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from llm.engine.canvas import Step
+from llm.engine.canvas import DraftStep, Prediction, Step
 from llm.engine.runner import Pages
 from llm.models.transformer import KVCache, Transformer
 
 
 class TorchRunner:
     """Runs a transformer for the engine, one step after the other."""
+
+    num_drafts = 0
 
     def __init__(self, model: Transformer, context_length: int, num_slots: int = 1) -> None:
         self._model = model
@@ -38,6 +40,10 @@ class TorchRunner:
     def forward(self, steps: Sequence[tuple[int, Step]]) -> list[NDArray[np.float32]]:
         """One forward for each (slot, step)."""
         return [self._run(self._caches[slot], step) for slot, step in steps]
+
+    def draft(self, steps: Sequence[tuple[int, DraftStep]]) -> list[list[Prediction]]:
+        """Nothing drafts here but masks."""
+        raise AssertionError("this runner has no drafter")
 
     def read_pages(self, slot: int, start: int, end: int) -> Pages:
         """A copy of the keys and values of positions [start, end)."""

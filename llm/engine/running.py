@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm.engine.block_schedule import block_length
-from llm.engine.canvas import Outcome, Prediction, Step
+from llm.engine.canvas import Canvas, DraftStep, Outcome, Prediction, Step
 from llm.engine.canvases import open_canvas
 from llm.engine.decoding import Decoding
 from llm.engine.draft_habit import DraftHabit
@@ -26,6 +26,10 @@ from llm.types import Committed, Event, Finished, FinishReason, Request, Usage
 
 DRAFT_GATE = 0.4
 """Drafts less probable than this are not carried into the next forward."""
+
+
+DRAFTER_GATE = 0.3
+"""The same for a drafter's, which knows better when it is right."""
 
 
 class Running:
@@ -120,6 +124,17 @@ class Running:
             return self._commit(outcome, now)
         self._tell(self._text.commit((), self.canvas.drafts))
         return None
+
+    def draft_step(self, step: Step, num_drafts: int) -> DraftStep:
+        """What a drafter computes after `step`."""
+        assert isinstance(self.canvas, Canvas), "only verified drafts come from a drafter"
+        return self.canvas.draft_step(step, min(num_drafts, self._max_new - self._num_new))
+
+    def take_drafts(self, predictions: Sequence[Prediction]) -> None:
+        """Take in what the drafter proposes, and show it to the reader as a guess."""
+        assert isinstance(self.canvas, Canvas), "only verified drafts come from a drafter"
+        self.canvas.take_drafts(predictions, gate=DRAFTER_GATE)
+        self._tell(self._text.commit((), self.canvas.drafts))
 
     def finish(self, reason: FinishReason, now: float, error: str | None = None) -> None:
         """Tell the reader that it is over."""

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from llm.models.spec import TransformerConfig
+from llm.models.spec import DrafterConfig, TransformerConfig
 
 
 class CheckpointError(ValueError):
@@ -39,6 +39,10 @@ class Checkpoint(Protocol):
     @property
     def tokenizer(self) -> TokenizerData:
         """Vocabulary and chat template."""
+
+    @property
+    def drafter(self) -> DrafterConfig | None:
+        """Shape of the drafter that comes with it, if one does."""
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         """The weight with the Hugging Face name `name`, rows first, free to be written.

@@ -39,6 +39,8 @@ class GgufFile:
     Raises CheckpointError where the file is damaged, of another architecture or lacks a field.
     """
 
+    drafter = None
+
     def __init__(self, path: Path) -> None:
         try:
             self._reader = GGUFReader(path)

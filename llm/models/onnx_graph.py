@@ -12,7 +12,7 @@ Inputs: `hidden` [1, rows, hidden], `lengths` [sequences] rows of each sequence,
 that need logits; for each sequence s: `bias_s` [1, 1, its rows, its keys] (0 where a row sees a
 key), `last_s` [1] and `total_s` (what the operator calls seqlens_k and total_sequence_length), and
 for each layer past keys and values [1, kv_heads, capacity, head_size]. Outputs: `logits` [n, vocab]
-and the same caches.
+and the same caches; where a drafter reads along, `features` [1, rows, hidden] for it as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from llm.models.checkpoint import Checkpoint
-from llm.models.spec import TransformerConfig
 
 CONTRIB = "com.microsoft"
 """Operator set of ONNX Runtime's fused operators (ContribOperators.md in its documentation)."""
@@ -37,11 +36,11 @@ ACTIVATION_LIMIT = 127
 _ZERO_POINT = 128
 
 
-def cache_names(config: TransformerConfig, sequence: int) -> list[tuple[str, str]]:
+def cache_names(num_layers: int, sequence: int) -> list[tuple[str, str]]:
     """(input, output) name of each cache of a sequence, in order of layers, keys before values."""
     return [
         (f"past_{kind}_{layer}_{sequence}", f"present_{kind}_{layer}_{sequence}")
-        for layer in range(config.num_layers)
+        for layer in range(num_layers)
         for kind in ("key", "value")
     ]
 
@@ -83,10 +82,18 @@ class GraphBuilder:
 
     unsigned_weights: store weights with a zero point of 128. The sums are the same; signed ones
     are faster where the processor multiplies them exactly (VNNI, AMX) and wrong where it does not.
+    feature_depths: after how many layers the drafter reads, none without a drafter.
     """
 
-    def __init__(self, checkpoint: Checkpoint, *, unsigned_weights: bool) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        unsigned_weights: bool,
+        feature_depths: tuple[int, ...] = (),
+    ) -> None:
         self.checkpoint = checkpoint
+        self.feature_depths = feature_depths
         self.weights: list[onnx.TensorProto] = []
         self._unsigned_weights = unsigned_weights
         self._nodes: list[onnx.NodeProto | _Attention] = []
@@ -120,6 +127,18 @@ class GraphBuilder:
             "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
         )
         self._linear("logits", *self._quantized("head", rows), embedding)
+        if self.feature_depths:
+            self._features()
+
+    def _features(self) -> None:
+        """What a drafter reads: normed states of some depths, which are there anyway, mixed."""
+        config, depths = self.checkpoint.config, self.feature_depths
+        last = config.num_layers
+        read = ["final_normed" if d == last else f"l{d}_attention_normed" for d in depths]
+        states = self._add("Concat", read, "features_read", axis=-1)
+        shape = (config.hidden_size, len(depths) * config.hidden_size)
+        weight = self.checkpoint.tensor("drafter.features.weight", shape)
+        self._linear("features", *self._quantized("features", states), weight)
 
     def _constants(self) -> None:
         config = self.checkpoint.config
@@ -186,7 +205,7 @@ class GraphBuilder:
             attended = [f"{place.attended}_{s}" for s in sequences]
             nodes = [helper.make_node("Split", [place.qkv, "lengths"], parts, axis=1)]
         for s in sequences:
-            keys, values = cache_names(config, s)[2 * place.layer : 2 * place.layer + 2]
+            keys, values = cache_names(config.num_layers, s)[2 * place.layer : 2 * place.layer + 2]
             counts = [f"last_{s}", f"total_{s}", "cos", "sin", "", f"bias_{s}"]
             node = helper.make_node(
                 "GroupQueryAttention",
@@ -288,7 +307,7 @@ class GraphBuilder:
             shapes[f"total_{s}"] = (TensorProto.INT32, [])
         inputs = [helper.make_tensor_value_info(n, *spec) for n, spec in shapes.items()]
         for s in range(num_sequences):
-            inputs += [self._cache_info(past) for past, _ in cache_names(config, s)]
+            inputs += [self._cache_info(past) for past, _ in cache_names(config.num_layers, s)]
         return inputs
 
     def _outputs(self, num_sequences: int) -> list[onnx.ValueInfoProto]:
@@ -297,8 +316,11 @@ class GraphBuilder:
             "logits", TensorProto.FLOAT, ["num_wanted", config.vocab_size]
         )
         outputs = [logits]
+        if self.feature_depths:
+            shape = [1, "rows", config.hidden_size]
+            outputs.append(helper.make_tensor_value_info("features", TensorProto.FLOAT, shape))
         for s in range(num_sequences):
-            outputs += [self._cache_info(present) for _, present in cache_names(config, s)]
+            outputs += [self._cache_info(present) for _, present in cache_names(config.num_layers, s)]
         return outputs
 
     def _cache_info(self, name: str) -> onnx.ValueInfoProto:

@@ -47,6 +47,7 @@ class SmoothedCheckpoint:
     def __init__(self, checkpoint: Checkpoint, factors: Sequence[LayerFactors]) -> None:
         self._checkpoint = checkpoint
         self._factors = factors
+        self.drafter = checkpoint.drafter
 
     @property
     def config(self) -> TransformerConfig:
@@ -61,6 +62,8 @@ class SmoothedCheckpoint:
     def tensor(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         """The folded weight with the Hugging Face name `name`."""
         weight = self._checkpoint.tensor(name, shape)
+        if name == "drafter.features.weight":
+            return weight * self._feature_factors()
         if not name.startswith("model.layers."):
             return weight
         _, _, layer, rest = name.split(".", 3)
@@ -85,6 +88,14 @@ class SmoothedCheckpoint:
             case "mlp.down_proj":
                 weight *= factors.down
         return weight
+
+    def _feature_factors(self) -> Factors:
+        """Of the normed states that a drafter reads; the last norm's are not divided."""
+        config = self._checkpoint.config
+        assert self.drafter is not None, "only a drafter reads features"
+        ones = np.ones(config.hidden_size, np.float32)
+        layers = [*(f.attention for f in self._factors), ones]
+        return np.concatenate([layers[depth] for depth in self.drafter.depths])
 
 
 @torch.inference_mode()

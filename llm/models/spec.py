@@ -67,6 +67,21 @@ class TransformerConfig:
         return self.num_kv_heads * self.head_size
 
 
+@dataclass(frozen=True, slots=True)
+class DrafterConfig:
+    """A shallow model that drafts for a verified one, from what that one makes of the text.
+
+    num_layers: of the backbone's shape. depths: after how many of the backbone's layers it reads,
+    the last being all of them. num_drafts: tokens that it drafts at once. token_ids: tokens that
+    it can draft; the rarer ones are left to the backbone.
+    """
+
+    num_layers: int
+    depths: tuple[int, ...]
+    num_drafts: int
+    token_ids: tuple[int, ...]
+
+
 class Attention(Enum):
     """What a row sees, and so how a sequence is refined.
 
