@@ -1,12 +1,18 @@
-"""How tools look to the model: one line each, which a small model reads better than JSON Schema."""
+"""How tools look to the model: one line each, which a small model reads better than JSON Schema.
+
+And how its calls look: `<tool_call>{"name": "...", "arguments": {...}}</tool_call>`.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from llm.types import Tool
+from llm.types import Tool, ToolCall
+
+_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 
 
 def signature(tool: Tool) -> str:
@@ -27,3 +33,18 @@ def _type_name(schema: Mapping[str, Any]) -> str:
     if kind == "array" and isinstance(schema.get("items"), Mapping):
         return f"{_type_name(schema['items'])}[]"
     return kind if isinstance(kind, str) else "|".join(kind)
+
+
+def read_calls(text: str) -> tuple[str, list[ToolCall]]:
+    """Split an answer into what is said and what is called; a call that does not parse is dropped.
+
+    Calls have no id yet.
+    """
+    calls = []
+    for body in _CALL.findall(text):
+        try:
+            call = json.loads(body)
+            calls.append(ToolCall("", str(call["name"]), json.dumps(call.get("arguments", {}))))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return _CALL.sub("", text).strip(), calls

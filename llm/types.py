@@ -76,7 +76,8 @@ class Usage:
 
     num_cached_tokens: prompt tokens found in the prefix cache and not computed. num_forwards:
     forwards of the decode phase (NFE), so that tokens per forward (TPF) is comparable with
-    one-token-at-a-time decoding, where it is 1. Times are milliseconds since admission.
+    one-token-at-a-time decoding, where it is 1. accepted_counts: how many forwards accepted 0, 1,
+    2, … drafts. Times are milliseconds since admission.
     """
 
     num_prompt_tokens: int = 0
@@ -87,6 +88,7 @@ class Usage:
     first_commit_ms: float | None = None
     total_ms: float = 0.0
     num_cached_tokens: int = 0
+    accepted_counts: tuple[int, ...] = ()
 
     @property
     def tokens_per_forward(self) -> float:
@@ -188,20 +190,21 @@ class TokenLogprobs:
 class Request:
     """One generation.
 
-    messages: the conversation so far, at least one. tools: what the model may call. max_new_tokens: 1 or more; the context limit
+    messages: the conversation so far, at least one. max_new_tokens: 1 or more; the context limit
     of the model caps it. stop: strings that end the answer and are not part of it. sampling: how
     tokens are picked. deadline_ms: time from admission after which the answer is cut off, None =
     never. cache_salt: callers with another salt never share cached prefixes with this one.
+    tools: what the model may call.
     """
 
     messages: tuple[Message, ...]
-    tools: tuple[Tool, ...] = ()
     max_new_tokens: int = 128
     stop: tuple[str, ...] = ()
     sampling: SamplingParams = SamplingParams()
     priority: Priority = Priority.TEXT
     deadline_ms: float | None = None
     cache_salt: str = ""
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ SHELLS = (
     "llm/models/download.py",
     "*_cli.py",
     "*/__main__.py",
-    "*/bench/run.py",
+    "*/bench/run*.py",
+    "llm/adapt/train.py",
 )
 """The only files that may run tasks, threads and sockets, or read a clock."""
 

@@ -177,6 +177,28 @@ def bench_llm(  # noqa: PLR0917 - one for each flag
         raise typer.Exit(EXIT_FAILED)
 
 
+@bench_app.command("model")
+def bench_model(
+    ctx: typer.Context,
+    questions: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Questions in *.jsonl files.")
+    ] = Path("tests/eval"),
+    base: Annotated[
+        str, typer.Option(help="The unadapted model beside it; '' for none.")
+    ] = "smollm2-135m-instruct",
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the JSON line.")] = False,
+) -> None:
+    """Judge what the language model says, and count the forwards: tables, then one JSON line."""
+    config = _config(ctx)
+    from llm.bench import run as bench  # noqa: PLC0415 - imports ONNX, 1 s
+    from llm.bench import run_model  # noqa: PLC0415 - imports torch, 2 s
+
+    folder = bench.pull(config.llm_model)
+    base_folder = bench.pull(base) if base else None
+    report = run_model.run(folder, base_folder, config.engine, questions, bench.tell)
+    bench.print_report(report, as_json=as_json)
+
+
 def _config(ctx: typer.Context, **flags: Any) -> Config:
     return build(Config, file=ctx.obj, environment=os.environ, flags=flags)
 

@@ -79,7 +79,7 @@ def read_dialogues(folder: Path = DATA) -> list[Dialogue]:
     for path in sorted(folder.glob("*.jsonl")):
         for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
             try:
-                dialogues.append(_dialogue(json.loads(line), tools))
+                dialogues.append(read_dialogue(json.loads(line), tools))
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{path}, line {number}: not a dialogue ({error!r})") from error
     if not dialogues:
@@ -87,7 +87,8 @@ def read_dialogues(folder: Path = DATA) -> list[Dialogue]:
     return dialogues
 
 
-def _dialogue(entry: dict[str, Any], tools: dict[str, Tool]) -> Dialogue:
+def read_dialogue(entry: dict[str, Any], tools: dict[str, Tool]) -> Dialogue:
+    """A dialogue from its JSON object. Raises KeyError, TypeError or ValueError."""
     offered = tuple(tools[name] for name in entry.get("tools", ()))
     messages = tuple(_message(turn) for turn in entry["turns"])
     if not any(message.role == "user" for message in messages):
@@ -111,10 +112,8 @@ def encode(dialogue: Dialogue, tokenizer: Tokenizer, template: ChatTemplate) -> 
     spoken, speaking = [], False
     for index, token in enumerate(ids):
         spoken.append(speaking)
-        if speaking:
-            speaking = token != end
-        else:
-            speaking = ids[index + 1 - len(opening) : index + 1] == opening
+        has_opened = ids[index + 1 - len(opening) : index + 1] == opening
+        speaking = token != end if speaking else has_opened
     return Example(tuple(ids), tuple(spoken))
 
 
@@ -125,7 +124,7 @@ def batches(
 
     Examples longer than `longest` keep their end, where the assistant speaks.
     """
-    order = random.Random(seed)  # noqa: S311 - an order, not a secret
+    order = random.Random(seed)
     shuffled = sorted(
         order.sample(list(examples), len(examples)), key=lambda e: -(-len(e.ids) // 16)
     )
@@ -163,7 +162,8 @@ def endless(examples: Sequence[Example], num_tokens: int, start: int = 0) -> Ite
 
 def split(dialogues: Iterable[Dialogue]) -> tuple[list[Dialogue], list[Dialogue]]:
     """(for training, for validation)."""
-    training, validation = [], []
+    training: list[Dialogue] = []
+    validation: list[Dialogue] = []
     for dialogue in dialogues:
         (validation if dialogue.is_validation else training).append(dialogue)
     return training, validation

@@ -23,7 +23,7 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from llm.adapt.data import Batch, Example
-from llm.adapt.model import COMPUTE, Backbone, Layer, LowRankLinear, rotary
+from llm.adapt.model import COMPUTE, Backbone, Layer, LowRankLinear, compile_layers, rotary
 from llm.adapt.train import Plan, train
 from llm.models.spec import DrafterConfig
 from llm.models.transformer import Weights
@@ -57,15 +57,13 @@ class Drafter(nn.Module):
         self.register_buffer("head", table[list(config.token_ids)], persistent=False)
         self.register_buffer("final_norm", norm, persistent=False)
         depths = len(config.depths)
-        self.features = LowRankLinear(torch.randn(hidden, depths * hidden) * hidden**-0.5 / depths, 0)
+        self.features = LowRankLinear(
+            torch.randn(hidden, depths * hidden) * hidden**-0.5 / depths, 0
+        )
         self.next = LowRankLinear(torch.eye(hidden), 0)
         self.masks = nn.Parameter(torch.randn(config.num_drafts - 1, hidden) * 0.02)
         first = base.num_layers - config.num_layers
-        self.layers = nn.ModuleList(
-            Layer(weights, first + i, 0) for i in range(config.num_layers)
-        )
-        for layer in self.layers:
-            layer.compile(dynamic=True)
+        self.layers = nn.ModuleList(Layer(weights, first + i, 0) for i in range(config.num_layers))
 
     def forward(self, states: Tensor, ids: Tensor, anchors: Tensor) -> Tensor:
         """Drafts at every anchor.
@@ -89,7 +87,7 @@ class Drafter(nn.Module):
             x = layer(x, cos[:, None], sin[:, None], bias)
         x = F.rms_norm(x, x.shape[-1:], self.final_norm, self.base.norm_epsilon)
         first = x.gather(1, anchors[..., None].expand(-1, -1, x.shape[-1]))
-        rest = x[:, length:].unflatten(1, (anchors.shape[1], num_masks))
+        rest = x[:, length:].view(sequences, anchors.shape[1], num_masks, -1)
         return torch.cat((first[:, :, None], rest), dim=2)
 
     def _bias(self, length: int, anchors: Tensor) -> Tensor:
@@ -133,7 +131,7 @@ def observe(model: Backbone, batch: Batch, depths: Sequence[int]) -> Observed:
     states = []
     for depth, hidden in zip(depths, model(batch.ids, tuple(depths)), strict=False):
         last = depth == model.config.num_layers
-        gain = model.final_norm if last else layers[depth].norms[0]
+        gain = model.final_norm if last else layers[depth].get_buffer("norms")[0]
         states.append(F.rms_norm(hidden, gain.shape, gain, epsilon))
     best = F.linear(states[-1], model.embedding).argmax(-1)
     return Observed(batch, torch.cat(states, dim=-1), best)
@@ -145,9 +143,11 @@ def draft_loss(drafter: Drafter, observed: Observed) -> tuple[Tensor, Tensor]:
     Anchors are all positions whose next token the assistant wrote.
     """
     batch, num_drafts = observed.batch, drafter.config.num_drafts
-    anchors, valid = _anchors(batch.spoken, num_drafts)
+    anchors, valid = _anchors(batch.spoken)
     hidden = drafter(observed.states, batch.ids, anchors)
-    places = (anchors[..., None] + torch.arange(1, num_drafts + 1)).clamp(max=batch.ids.shape[1] - 1)
+    places = (anchors[..., None] + torch.arange(1, num_drafts + 1)).clamp(
+        max=batch.ids.shape[1] - 1
+    )
     rows = torch.arange(len(anchors))[:, None, None]
     # Draft j of anchor t guesses what the model says behind position t + j.
     wanted = observed.best[rows, places]
@@ -167,8 +167,8 @@ def draft_loss(drafter: Drafter, observed: Observed) -> tuple[Tensor, Tensor]:
     return (losses * weight).sum() / weight.sum(), useful
 
 
-def _anchors(spoken: Tensor, num_drafts: int) -> tuple[Tensor, Tensor]:
-    """Positions in front of a token that the assistant wrote, [sequences, n], and which are real."""
+def _anchors(spoken: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions in front of what the assistant wrote, [sequences, n], and which are no padding."""
     wanted = F.pad(spoken[:, 1:], (0, 1))
     count = int(wanted.sum(1).max())
     order = torch.argsort((~wanted).to(torch.int8), dim=1, stable=True)[:, :count]
@@ -207,7 +207,7 @@ class Observations:
         """Epoch after epoch in random order, from batch number `start` on."""
         for number in itertools.count(start):
             epoch, index = divmod(number, self.num_batches)
-            order = random.Random(epoch).sample(range(self.num_batches), self.num_batches)  # noqa: S311
+            order = random.Random(epoch).sample(range(self.num_batches), self.num_batches)
             yield self.read(order[index])
 
     def _path(self, number: int) -> Path:
@@ -224,6 +224,8 @@ def train_drafter(
     drafter: Drafter, observed: Observations, held_out: Observations, plan: Plan
 ) -> bool:
     """Train on what was observed. Returns whether the plan was finished."""
+
+    compile_layers(drafter.layers)
 
     @torch.no_grad()
     def validate() -> dict[str, float]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from llm.adapt.data import Batch, Dialogue, batches, encode, endless, split
-from llm.adapt.model import Backbone
+from llm.adapt.model import Backbone, compile_layers
 from llm.adapt.train import Plan, train
 from llm.chat_template import ChatTemplate
 from llm.models.transformer import Weights
@@ -36,6 +36,7 @@ def speak(
     """Fine-tune on the dialogues. Returns whether the plan was finished."""
     torch.manual_seed(0)
     model = Backbone(weights, RANK)
+    compile_layers(model.layers)
     training, validation = split(dialogues)
     examples = [encode(d, tokenizer, template) for d in training]
     held_out = batches([encode(d, tokenizer, template) for d in validation], 4096, seed=0)
@@ -43,7 +44,9 @@ def speak(
     @torch.no_grad()
     def validate() -> dict[str, float]:
         counts = [int(batch.spoken[:, 1:].sum()) for batch in held_out]
-        losses = [float(speak_loss(model, batch)) * n for batch, n in zip(held_out, counts, strict=True)]
+        losses = [
+            float(speak_loss(model, batch)) * n for batch, n in zip(held_out, counts, strict=True)
+        ]
         return {"validation_loss": round(sum(losses) / sum(counts), 4)}
 
     return train(

@@ -40,9 +40,9 @@ class OnnxRunner:
         sizes = [size for size in model.graphs if size // 4 < num_slots]
         self.sessions = {size: _load(model.graphs[size], num_threads) for size in sizes}
         self._drafter = model.drafter
+        graphs = model.drafter.graphs if model.drafter else {}
         self._draft_sessions = {
-            size: _load(model.drafter.graphs[size], num_threads)
-            for size in (sizes if model.drafter else ())
+            size: _load(graph, num_threads) for size, graph in graphs.items() if size in sizes
         }
         self._features: dict[int, tuple[int, Floats]] = {}
         self.context_length = min(context_length, model.config.context_length - MIN_ROWS)
@@ -96,7 +96,9 @@ class OnnxRunner:
         config = self._model.config
         layers = config.num_layers + (self._drafter.config.num_layers if self._drafter else 0)
         positions = num_positions + MIN_ROWS
-        return np.zeros((2 * layers, 1, config.num_kv_heads, positions, config.head_size), np.float32)
+        return np.zeros(
+            (2 * layers, 1, config.num_kv_heads, positions, config.head_size), np.float32
+        )
 
     def _forward(self, steps: Sequence[tuple[int, Step]]) -> list[Floats]:
         padded = [_padded(step) for _, step in steps]
@@ -106,7 +108,14 @@ class OnnxRunner:
         caches = [self._caches[slot][: 2 * self._model.config.num_layers] for slot, _ in steps]
         size = min(size for size in self.sessions if size >= len(steps))
         outputs = ("logits", "features") if self._drafter else ("logits",)
-        logits, *features = self._run(self.sessions[size], size, padded, caches, embedded, outputs)
+        logits, *features = self._run(
+            self.sessions[size],
+            size,
+            steps=padded,
+            caches=caches,
+            hidden=embedded,
+            outputs=outputs,
+        )
         if features:
             rows = np.split(features[0][0], np.cumsum([len(step.tokens) for step in padded]))
             for (slot, step), of_slot in zip(steps, rows, strict=False):
@@ -127,12 +136,21 @@ class OnnxRunner:
             masks = drafter.masks[: max(0, step.num_drafts - 1)]
             rows = _padded(_rows_of(step, len(masks)))
             padded.append(rows)
-            padding = np.zeros((len(rows.tokens) - len(read) - len(masks), read.shape[1]), np.float32)
+            padding = np.zeros(
+                (len(rows.tokens) - len(read) - len(masks), read.shape[1]), np.float32
+            )
             inputs += [read, masks, padding]
         caches = [self._caches[slot][2 * self._model.config.num_layers :] for slot, _ in steps]
         size = min(size for size in self._draft_sessions if size >= len(steps))
         session = self._draft_sessions[size]
-        (logits,) = self._run(session, size, padded, caches, np.concatenate(inputs), ("logits",))
+        (logits,) = self._run(
+            session,
+            size,
+            steps=padded,
+            caches=caches,
+            hidden=np.concatenate(inputs),
+            outputs=("logits",),
+        )
         parts = np.split(logits, np.cumsum([step.num_drafts for _, step in steps])[:-1])
         return [_best(part, drafter.config.token_ids) for part in parts]
 
@@ -140,6 +158,7 @@ class OnnxRunner:
         self,
         session: ort.InferenceSession,
         size: int,
+        *,
         steps: Sequence[Step],
         caches: Sequence[Floats],
         hidden: Floats,
@@ -187,9 +206,7 @@ def _padded(step: Step) -> Step:
     padding = max(0, MIN_ROWS - len(step.tokens))
     if not padding:
         return step
-    return replace(
-        step, tokens=step.tokens + (0,) * padding, visible=step.visible + (1,) * padding
-    )
+    return replace(step, tokens=step.tokens + (0,) * padding, visible=step.visible + (1,) * padding)
 
 
 def _rows_of(step: DraftStep, num_masks: int) -> Step:

@@ -43,7 +43,7 @@ class TorchRunner:
 
     def draft(self, steps: Sequence[tuple[int, DraftStep]]) -> list[list[Prediction]]:
         """Nothing drafts here but masks."""
-        raise AssertionError("this runner has no drafter")
+        raise AssertionError(f"this runner has no drafter for {len(steps)} steps")
 
     def read_pages(self, slot: int, start: int, end: int) -> Pages:
         """A copy of the keys and values of positions [start, end)."""

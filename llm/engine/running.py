@@ -6,6 +6,7 @@ Times are seconds of the engine's clock, handed in.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -67,6 +68,7 @@ class Running:
         self._text = TextStream(tokenizer, request.stop)
         self._picker = Picker(request.sampling, prompt, spec)
         self._num_new = self._num_forwards = self._num_drafted = self._num_accepted = 0
+        self._accepted_counts: Counter[int] = Counter()
         self._first_commit_ms: float | None = None
         self._has_drafted = False
 
@@ -116,6 +118,7 @@ class Running:
         outcome = self.canvas.apply(step, self._predictions(step, logits), gate=DRAFT_GATE)
         if step.wanted:
             self._num_forwards += 1
+            self._accepted_counts[outcome.num_accepted] += 1
             if self._has_drafted:
                 self._habit.note(outcome.num_accepted)
             self._has_drafted = step.tokens[-1] == self._spec.mask_id
@@ -183,4 +186,7 @@ class Running:
             num_accepted=self._num_accepted,
             first_commit_ms=self._first_commit_ms,
             total_ms=self._elapsed_ms(now),
+            accepted_counts=tuple(
+                self._accepted_counts[n] for n in range(max(self._accepted_counts, default=-1) + 1)
+            ),
         )

@@ -111,7 +111,7 @@ def _stamp(folder: Path) -> dict[str, list[int]]:
     return {name: [status.st_size, status.st_mtime_ns] for name, status in found.items()}
 
 
-def _is_current(target: Path, stamp: dict[str, int]) -> bool:
+def _is_current(target: Path, stamp: dict[str, list[int]]) -> bool:
     try:
         description = json.loads((target / "model.json").read_text("utf-8"))
         return bool(description["stamp"] == stamp and description["digests"] == _digests(target))
@@ -141,9 +141,7 @@ def calibration_texts(checkpoint: Checkpoint) -> list[list[int]]:
     ]
 
 
-def _build(
-    original: Checkpoint, target: Path, stamp: dict[str, list[int]], unsigned: bool
-) -> None:
+def _build(original: Checkpoint, target: Path, stamp: dict[str, list[int]], unsigned: bool) -> None:
     # The builder imports torch and onnx, seconds that only the first run needs to spend.
     from llm.models.onnx_graph import GraphBuilder  # noqa: PLC0415
     from llm.models.smoothing import SmoothedCheckpoint, find_factors  # noqa: PLC0415

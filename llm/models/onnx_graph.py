@@ -317,10 +317,12 @@ class GraphBuilder:
         )
         outputs = [logits]
         if self.feature_depths:
-            shape = [1, "rows", config.hidden_size]
+            shape: list[int | str] = [1, "rows", config.hidden_size]
             outputs.append(helper.make_tensor_value_info("features", TensorProto.FLOAT, shape))
         for s in range(num_sequences):
-            outputs += [self._cache_info(present) for _, present in cache_names(config.num_layers, s)]
+            outputs += [
+                self._cache_info(present) for _, present in cache_names(config.num_layers, s)
+            ]
         return outputs
 
     def _cache_info(self, name: str) -> onnx.ValueInfoProto:

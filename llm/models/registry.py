@@ -54,7 +54,14 @@ class HubFile:
     path: str
 
 
-Source = WheelFile | HubFile
+@dataclass(frozen=True, slots=True)
+class PackageFile:
+    """A file that this package ships; path: below llm/models."""
+
+    path: str
+
+
+Source = WheelFile | HubFile | PackageFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,8 @@ def _source(file: str, table: object) -> Source:
     if isinstance(table, dict) and "hub" in table:
         values = _checked(table, where, {"hub": str, "revision": str, "path": str})
         return HubFile(values["hub"], values["revision"], values["path"])
+    if isinstance(table, dict) and "package" in table:
+        return PackageFile(_checked(table, where, {"package": str})["package"])
     values = _checked(table, where, {"wheel": str, "version": str, "path": str})
     return WheelFile(values["wheel"], values["version"], values["path"])
 

@@ -33,6 +33,7 @@ from llm.models.registry import (
     HubFile,
     Model,
     ModelFile,
+    PackageFile,
     Registry,
     Source,
     WheelFile,
@@ -145,6 +146,8 @@ class ModelStore:
             case HubFile(repository, revision, path):
                 place = f"{repository}/resolve/{revision}/{path}"
                 return Link(f"{hub_url()}/{urllib.parse.quote(place)}", None)
+            case PackageFile(path):
+                return Link(Path(__file__).parent.joinpath(path).as_uri(), None)
 
     def _folder(self, name: str) -> Path:
         return self.home / "models" / name
@@ -186,7 +189,7 @@ class _Pull:
     def _bring(self, file: ModelFile) -> Path:
         """Download and put together one file; return the whole, checked part file."""
         whole = self._store.downloads / Link("", file.sha256).part_name
-        if len(file.sources) == 1 and isinstance(file.sources[0], HubFile):
+        if len(file.sources) == 1 and isinstance(file.sources[0], HubFile | PackageFile):
             # The very file: no second copy of what may be many gigabytes.
             link = Link(self._store.link(file.sources[0]).url, file.sha256)
             return self._fetch(link, file.name, num_bytes_after=0)
@@ -202,6 +205,8 @@ class _Pull:
                 key: tuple[str, ...] = (distribution, version)
             case HubFile(repository, revision, path):
                 key = (path, repository, revision)
+            case PackageFile(path):
+                key = (path,)
         if key not in self._fetched:
             after = sum(file.size for file in self._store.bad_files(self._model.name))
             link = self._store.link(source)
@@ -246,7 +251,7 @@ def _assemble(file: ModelFile, sources: list[tuple[Source, Path]], whole: Path) 
 
 @contextmanager
 def _opened(source: Source, local: Path) -> Iterator[IO[bytes]]:
-    if isinstance(source, HubFile):
+    if isinstance(source, HubFile | PackageFile):
         with local.open("rb") as stream:
             yield stream
     else:

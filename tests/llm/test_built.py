@@ -59,7 +59,7 @@ def test_an_interrupted_build_leaves_nothing(folder: Path, monkeypatch: pytest.M
     assert [path.name for path in folder.iterdir()] == ["model.gguf"]
 
 
-@pytest.mark.parametrize("damage", ["model.json", "graph-4.onnx", "weights.bin", "embedding.npy"])
+@pytest.mark.parametrize("damage", ["model.json", "graph-4.onnx", "graph.bin", "embedding.npy"])
 def test_a_damaged_build_is_made_anew(folder: Path, damage: str) -> None:
     target = load_built(folder).graphs[1].parent
     whole = (target / damage).read_bytes()

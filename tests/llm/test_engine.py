@@ -42,6 +42,7 @@ class ScriptedRunner:
 
     context_length = 262
     num_slots = 3
+    num_drafts = 0
 
     def __init__(self, tokenizer: Tokenizer, answer: str) -> None:
         self.answer = [*tokenizer.encode(answer), EOS]

@@ -53,6 +53,7 @@ class FakeRunner:
 
     context_length = 1000
     num_slots = 1
+    num_drafts = 0
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
