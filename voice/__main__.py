@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from llm.adapt_cli import adapt_app
 from llm.config import ConfigError, build
 from llm.models_cli import models_app
 from voice.config import Config
@@ -50,6 +51,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(models_app, name="models")
+app.add_typer(adapt_app, name="adapt")
 bench_app = typer.Typer(help="Measure Ember on this machine.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 

@@ -89,6 +89,8 @@ def read_dialogues(folder: Path = DATA) -> list[Dialogue]:
 
 def read_dialogue(entry: dict[str, Any], tools: dict[str, Tool]) -> Dialogue:
     """A dialogue from its JSON object. Raises KeyError, TypeError or ValueError."""
+    if not isinstance(entry, dict):
+        raise TypeError("not an object")
     offered = tuple(tools[name] for name in entry.get("tools", ()))
     messages = tuple(_message(turn) for turn in entry["turns"])
     if not any(message.role == "user" for message in messages):

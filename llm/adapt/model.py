@@ -1,4 +1,4 @@
-"""The backbone as torch trains it: frozen weights, low-rank adapters on every linear layer.
+"""What is trained: the backbone with low-rank adapters on every linear layer, and the drafter.
 
 Computes in bfloat16, which the matrix units of current processors and GPUs multiply many times
 faster than float32; adapters and their optimiser stay in float32.
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor, nn
 
-from llm.models.spec import TransformerConfig
+from llm.models.spec import DrafterConfig, TransformerConfig
 from llm.models.transformer import Weights
 
 COMPUTE = torch.bfloat16
@@ -127,6 +127,81 @@ class Backbone(nn.Module):
         epsilon = self.config.norm_epsilon
         normed = F.rms_norm(hidden, self.final_norm.shape, self.final_norm, epsilon)
         return F.linear(normed, self.embedding).float()
+
+
+class Drafter(nn.Module):
+    """A few layers that guess what the frozen model will say next.
+
+    For each position it reads what that model made of it (its normed states at a few depths) and
+    the token behind it, and predicts the token after that; masks behind it, which see it, all
+    clean text before it and each other, predict the ones that follow. Its layers start as the
+    model's last ones, over its embedding.
+    """
+
+    embedding: Tensor
+    head: Tensor
+    final_norm: Tensor
+
+    def __init__(self, weights: Weights, config: DrafterConfig) -> None:
+        super().__init__()
+        base = self.base = weights.config
+        self.config = config
+        hidden = base.hidden_size
+        table = torch.as_tensor(
+            weights.tensor("model.embed_tokens.weight", (base.vocab_size, hidden))
+        ).to(COMPUTE)
+        norm = torch.as_tensor(weights.tensor("model.norm.weight", (hidden,))).to(COMPUTE)
+        self.register_buffer("embedding", table, persistent=False)
+        self.register_buffer("head", table[list(config.token_ids)], persistent=False)
+        self.register_buffer("final_norm", norm, persistent=False)
+        depths = len(config.depths)
+        self.features = LowRankLinear(
+            torch.randn(hidden, depths * hidden) * hidden**-0.5 / depths, 0
+        )
+        self.next = LowRankLinear(torch.eye(hidden), 0)
+        self.masks = nn.Parameter(torch.randn(config.num_drafts - 1, hidden) * 0.02)
+        first = base.num_layers - config.num_layers
+        self.layers = nn.ModuleList(Layer(weights, first + i, 0) for i in range(config.num_layers))
+
+    def forward(self, states: Tensor, ids: Tensor, anchors: Tensor) -> Tensor:
+        """Drafts at every anchor.
+
+        states: [sequences, length, depths x hidden], of the frozen model. ids: [sequences,
+        length]. anchors: int64 [sequences, n], positions that have a token behind them. Returns
+        hidden states [sequences, n, num_drafts, hidden].
+        """
+        sequences, length = ids.shape
+        num_masks = self.config.num_drafts - 1
+        behind = F.pad(ids[:, 1:], (0, 1))
+        clean = self.features(states) + self.next(self.embedding[behind])
+        masks = self.masks.to(COMPUTE).expand(sequences, anchors.shape[1], -1, -1)
+        x = torch.cat((clean, masks.flatten(1, 2)), dim=1)
+        offsets = torch.arange(1, num_masks + 1)
+        places = (anchors[:, :, None] + offsets).flatten(1)
+        positions = torch.cat((torch.arange(length).expand(sequences, -1), places), dim=1)
+        cos, sin = rotary(self.base, positions)
+        bias = self._bias(length, anchors)
+        for layer in self.layers:
+            x = layer(x, cos[:, None], sin[:, None], bias)
+        x = F.rms_norm(x, x.shape[-1:], self.final_norm, self.base.norm_epsilon)
+        first = x.gather(1, anchors[..., None].expand(-1, -1, x.shape[-1]))
+        rest = x[:, length:].view(sequences, anchors.shape[1], num_masks, -1)
+        return torch.cat((first[:, :, None], rest), dim=2)
+
+    def _bias(self, length: int, anchors: Tensor) -> Tensor:
+        """[sequences, 1, 1, rows, rows]: clean rows are causal, a mask sees its anchor's past."""
+        sequences, num_anchors = anchors.shape
+        num_masks = self.config.num_drafts - 1
+        until = torch.cat(
+            (torch.arange(length).expand(sequences, -1), anchors.repeat_interleave(num_masks, 1)), 1
+        )
+        sees_clean = torch.arange(length) <= until[..., None]
+        group = torch.cat(
+            (torch.full((length,), -1), torch.arange(num_anchors).repeat_interleave(num_masks))
+        )
+        same = (group[:, None] == group[length:]).expand(sequences, -1, -1)
+        visible = torch.cat((sees_clean, same), dim=2)
+        return torch.where(visible, 0.0, -1e4).to(COMPUTE)[:, None, None]
 
 
 def compile_layers(layers: nn.ModuleList) -> None:

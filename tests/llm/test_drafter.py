@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from llm.adapt.data import Batch
-from llm.adapt.draft import Drafter, observe
-from llm.adapt.model import Backbone
+from llm.adapt.model import Backbone, Drafter
+from llm.adapt.objective import observe
 from llm.chat_template import ChatTemplate
 from llm.config import EngineConfig
 from llm.engine import running
