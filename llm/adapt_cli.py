@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,7 @@ def speak(  # noqa: PLR0917 - one for each flag
     resume: Resume = False,
 ) -> None:
     """Stage one: fine-tune on what the assistant says. Writes speak.safetensors."""
+    _check_packages()
     with clear_errors():
         from llm.adapt import train  # noqa: PLC0415 - imports torch, 2 s
 
@@ -54,6 +56,7 @@ def draft(  # noqa: PLR0917 - one for each flag
     resume: Resume = False,
 ) -> None:
     """Stage two: train the drafter on the speaking model. Writes draft.safetensors."""
+    _check_packages()
     with clear_errors():
         from llm.adapt import train  # noqa: PLC0415 - imports torch, 2 s
 
@@ -61,6 +64,13 @@ def draft(  # noqa: PLR0917 - one for each flag
     if finished and not (work / "model.gguf").exists():
         shutil.copy(base / "model.gguf", work / "model.gguf")
     _tell(finished, work, f"ember chat with llm_model = '{work}'")
+
+
+def _check_packages() -> None:
+    """Before hours of training, not after them."""
+    if find_spec("matplotlib") is None:
+        typer.echo("error: training needs `pip install 'ember-voice[train]'`", err=True)
+        raise typer.Exit(1)
 
 
 def _tell(finished: bool, work: Path, then: str) -> None:

@@ -373,6 +373,8 @@ def _draw(folder: Path) -> None:
 
     lines = (folder / LOSSES).read_text("utf-8").splitlines()
     records = {record["step"]: record for record in map(json.loads, lines)}
+    if not records:
+        return
     figure = Figure(figsize=(8, 5))
     axes = figure.add_subplot(xlabel="step", ylabel="loss")
     for name in ("loss", "validation_loss"):

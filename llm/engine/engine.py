@@ -169,9 +169,21 @@ class Engine:
             going_on = bool(self._running) or not self._closing
         for run in admitted:
             behind = masks_behind(self._spec, self._config)
-            self._runner.open(run.slot, run.num_tokens_at_most + behind)
+            try:
+                self._runner.open(run.slot, run.num_tokens_at_most + behind)
+            except MemoryError:
+                _log.exception("no memory for a request")
+                self._give_up(run)
+                continue
             self._restore_prefix(run)
         return going_on
+
+    def _give_up(self, run: Running) -> None:
+        """End a request whose slot could not be made ready."""
+        self._running.remove(run)
+        self._free_slots.append(run.slot)
+        error = "there is no memory for so long a conversation; shorten it or retry later"
+        run.finish(FinishReason.ERROR, time.perf_counter(), error)
 
     def _end_early(self) -> None:
         """End what was aborted and what is overdue, before more is computed for it."""

@@ -40,7 +40,7 @@ EOS, MASK = 2, 3
 class ScriptedRunner:
     """Answers every sequence with the same bytes, then ends; may be held, and may fail."""
 
-    context_length = 262
+    context_length = 268
     num_slots = 3
     num_drafts = 0
 
@@ -49,6 +49,7 @@ class ScriptedRunner:
         self.vocab_size = tokenizer.vocab_size
         self.permits = threading.Semaphore(10_000)
         self.fail = False
+        self.full = False
         self.num_forwards = 0
         self.rows: list[list[int]] = []
         self.open_slots: set[int] = set()
@@ -64,6 +65,8 @@ class ScriptedRunner:
 
     def open(self, slot: int, num_positions: int) -> None:
         assert slot not in self.open_slots
+        if self.full:
+            raise MemoryError
         self.open_slots.add(slot)
 
     def close(self, slot: int) -> None:
@@ -213,6 +216,27 @@ def test_a_failed_forward_ends_its_requests_and_not_the_engine(
     assert first[1].error
     assert second[0] == "fine"
     assert "a forward failed" in caplog.text
+
+
+def test_no_memory_for_one_request_ends_that_one(
+    tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, runner = make(tokenizer, "fine")
+
+    async def main() -> list[tuple[str, Finished]]:
+        ends = []
+        # More often than there are slots: each must come back.
+        for runner.full in (True, True, True, True, False):
+            ends.append(await collect(engine.submit(ask())))
+        return ends
+
+    try:
+        *failed, last = asyncio.run(main())
+    finally:
+        engine.close()
+    assert all(end.reason is FinishReason.ERROR and "memory" in end.error for _, end in failed)
+    assert last[0] == "fine"
+    assert "no memory" in caplog.text
 
 
 def test_close_finishes_everything(tokenizer: Tokenizer) -> None:
