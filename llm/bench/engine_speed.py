@@ -119,7 +119,7 @@ class EnginePlan:
     num_prompts: int
     passes: int
     curve_turns: int
-    drafts: Sequence[int] = (0, 3, 7)
+    drafts: Sequence[int] = (0, 3, 6)
     concurrent: Sequence[int] = (1, 4, 16)
     answer_tokens: int = ANSWER_TOKENS
 

@@ -41,7 +41,7 @@ class ForwardPlan:
 
     repeats: int
     rows: Sequence[int] = (1, 2, 4, 8, 16, 32)
-    contexts: Sequence[int] = (128, 512, 1024, 2048, 4096)
+    contexts: Sequence[int] = (128, 512, 1024, 2048, 4096, 7680)
     prefills: Sequence[int] = (32, 256, 1024)
 
 

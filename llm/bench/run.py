@@ -19,7 +19,9 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from llm.adapt.data import encode, read_dialogues, split
 from llm.bench import endurance, engine_speed, forward_speed, machine_limits, peer_speed
+from llm.bench.agreement import measure_agreement
 from llm.bench.engine_speed import Answer, EnginePlan, Subject
 from llm.bench.forward_speed import BLOCK_ROWS, ForwardPlan
 from llm.bench.machine_limits import Work
@@ -31,7 +33,7 @@ from llm.engine.engine import Engine, masks_behind
 from llm.engine.generation import Generation
 from llm.engine.load import spec_for
 from llm.engine.runner_onnx import OnnxRunner
-from llm.models.built import BuiltModel, load_built
+from llm.models.built import BuiltModel, load_built, open_checkpoint
 from llm.models.store import ModelStore
 from llm.models_cli import pull_with_progress
 from llm.tokenizer import Tokenizer
@@ -48,6 +50,7 @@ class Plan:
 
     forward: ForwardPlan
     engine: EnginePlan
+    num_dialogues: int = 48
 
 
 FULL = Plan(
@@ -57,8 +60,9 @@ FULL = Plan(
 QUICK = Plan(
     ForwardPlan(repeats=12, contexts=(128, 1024), prefills=(256,)),
     EnginePlan(
-        num_turns=20, num_prompts=4, passes=1, curve_turns=8, drafts=(0, 3), concurrent=(1, 16)
+        num_turns=20, num_prompts=4, passes=1, curve_turns=8, drafts=(0, 6), concurrent=(1, 16)
     ),
+    num_dialogues=12,
 )
 
 
@@ -105,6 +109,13 @@ def run(
     )
     report.tables.append(table)
     report.tables += forward_speed.measure_forwards(runner, stopwatch, plan.forward)
+    tell("beside float32")
+    checkpoint = open_checkpoint(folder)
+    held_out = split(read_dialogues())[1][: plan.num_dialogues]
+    encoded = [encode(d, subject.tokenizer, subject.template) for d in held_out]
+    examples = [example for example in encoded if len(example.ids) <= runner.context_length]
+    table, accurate = measure_agreement(runner, checkpoint, examples)
+    report.tables.append(table)
     tell("first text")
     report.tables.append(engine_speed.measure_first_text(subject, client, plan.engine))
     tell("single streams")
@@ -113,7 +124,7 @@ def run(
     report.tables.append(engine_speed.measure_concurrency(subject, client, plan.engine))
     tell("a long conversation")
     report.tables.append(engine_speed.measure_turns(subject, client, plan.engine))
-    report.targets = targets + engine_speed.engine_targets(report)
+    report.targets = targets + accurate + engine_speed.engine_targets(report)
     if peers:
         tell("peers")
         requests = engine_speed.peer_requests(plan.engine)
@@ -292,9 +303,9 @@ def _load(
     most = max((config.num_draft_tokens, *drafts))
     room = masks_behind(spec, replace(config, num_draft_tokens=most))
     threads = config.num_threads or machine_limits.num_cores()
-    runner = OnnxRunner(
-        model, config.max_context_tokens + room, config.num_slots, config.num_threads
-    )
+    # The curve by context goes to the model's limit, whatever the engine is set to.
+    positions = max(config.max_context_tokens + room, model.config.context_length)
+    runner = OnnxRunner(model, positions, config.num_slots, config.num_threads)
     template = ChatTemplate(model.tokenizer.chat_template)
     return threads, model, Subject(runner, spec, tokenizer, template, config), runner
 

@@ -11,12 +11,14 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from llm.chat_template import ChatTemplate
 from llm.config import EngineConfig
 from llm.engine.canvas import Canvas, Step
 from llm.engine.canvases import open_canvas
+from llm.engine.decision import Deciding, Decision, label_tokens
 from llm.engine.decoding import read_decoding
 from llm.engine.draft_habit import DraftHabit
 from llm.engine.generation import Generation
@@ -27,13 +29,16 @@ from llm.engine.running import Running
 from llm.engine.scheduler import WaitingLine, share_rows
 from llm.models.spec import Attention, DiffusionSpec
 from llm.tokenizer import Tokenizer
-from llm.types import FinishReason, InvalidRequestError, Message, QueueFullError, Request
+from llm.types import Finished, FinishReason, InvalidRequestError, Message, QueueFullError, Request
 
 PREFILL_ROWS = 256
 """Prompt tokens of one step: more would keep the other requests of the step waiting."""
 
 DECODE_ROWS = 32
 """Who has no more clean rows to compute than this is decoding, and takes part in every step."""
+
+Job = Running | Deciding
+"""What takes a slot and rows of the forwards."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +72,8 @@ class Engine:
         self._num_drafts = min(runner.num_drafts, config.num_draft_tokens)
         self._habit = DraftHabit()
         self._prefixes = PrefixCache(config.prefix_cache_mb * 2**20, page_tokens(spec))
-        self._waiting: WaitingLine[Running] = WaitingLine()
-        self._running: list[Running] = []
+        self._waiting: WaitingLine[Job] = WaitingLine()
+        self._running: list[Job] = []
         self._free_slots = list(range(runner.num_slots))
         self._changed = threading.Condition()
         self._closing = False
@@ -95,14 +100,42 @@ class Engine:
             habit=self._habit,
             admitted=admitted,
         )
-        with self._changed:
-            if self._closing:
-                raise QueueFullError("the engine is shutting down")
-            if len(self._waiting) + len(self._running) >= self._config.max_queue:
-                raise QueueFullError(f"{self._config.max_queue} requests are waiting; retry later")
-            self._waiting.add(run, request.priority)
-            self._changed.notify()
+        self._enqueue(run)
         return generation
+
+    async def decide(self, request: Request, labels: Sequence[str]) -> Decision:
+        """How probable each label is as the answer to a conversation; nothing is written.
+
+        request: its messages, tools, priority, deadline and salt count. labels: one or more
+        different texts. Labels of one token cost one forward, the prompt's own.
+
+        Raises InvalidRequestError where it can never run, QueueFullError where not now, and
+        DecisionError where it was cut off.
+        """
+        admitted = time.perf_counter()
+        prompt = self._checked_prompt(request)
+        tokens = label_tokens(labels, self._tokenizer.encode)
+        if len(prompt) + max(map(len, tokens)) > self.context_length:
+            raise InvalidRequestError(
+                f"the conversation has {len(prompt)} tokens, but only {self.context_length} fit "
+                "with the longest label; shorten it"
+            )
+        run = Deciding(
+            Generation(),
+            request,
+            prompt,
+            labels=labels,
+            tokens=tokens,
+            spec=self._spec,
+            decoding=self._decoding,
+            admitted=admitted,
+        )
+        self._enqueue(run)
+        try:
+            finished = [event async for event in run.generation if isinstance(event, Finished)][0]
+        finally:
+            run.generation.abort()
+        return run.result(finished)
 
     def count_prompt_tokens(self, messages: tuple[Message, ...]) -> int:
         """How many tokens a conversation takes as a prompt."""
@@ -145,6 +178,15 @@ class Engine:
             )
         return prompt
 
+    def _enqueue(self, run: Job) -> None:
+        with self._changed:
+            if self._closing:
+                raise QueueFullError("the engine is shutting down")
+            if len(self._waiting) + len(self._running) >= self._config.max_queue:
+                raise QueueFullError(f"{self._config.max_queue} requests are waiting; retry later")
+            self._waiting.add(run, run.request.priority)
+            self._changed.notify()
+
     def _work(self) -> None:
         while self._admit():
             self._end_early()
@@ -178,7 +220,7 @@ class Engine:
             self._restore_prefix(run)
         return going_on
 
-    def _give_up(self, run: Running) -> None:
+    def _give_up(self, run: Job) -> None:
         """End a request whose slot could not be made ready."""
         self._running.remove(run)
         self._free_slots.append(run.slot)
@@ -190,6 +232,9 @@ class Engine:
         for run in list(self._running):
             if run.generation.aborted:
                 self._finish(run, FinishReason.CANCELLED)
+            elif isinstance(run, Deciding) and run.canvas.done:
+                # Here and not in the step that ended it, so that a drafter has read its prompt.
+                self._finish(run, FinishReason.STOP)
             elif run.is_overdue(time.perf_counter()):
                 self._finish(run, FinishReason.TIMEOUT, "the deadline of the request has passed")
 
@@ -223,20 +268,22 @@ class Engine:
         if self._num_drafts and going_on:
             self._draft(going_on)
 
-    def _draft(self, applied: list[tuple[Running, Step]]) -> None:
+    def _draft(self, applied: list[tuple[Job, Step]]) -> None:
         """Let the drafter read what the forward made of each text, and draft behind it."""
-        steps = [(run.slot, run.draft_step(step, self._num_drafts)) for run, step in applied]
-        for (run, _), drafts in zip(applied, self._runner.draft(steps), strict=True):
+        steps = [(run, run.draft_step(step, self._num_drafts)) for run, step in applied]
+        reading = [(run, step) for run, step in steps if step is not None]
+        all_drafts = self._runner.draft([(run.slot, step) for run, step in reading])
+        for (run, _), drafts in zip(reading, all_drafts, strict=True):
             run.take_drafts(drafts)
 
-    def _finish(self, run: Running, reason: FinishReason, error: str | None = None) -> None:
+    def _finish(self, run: Job, reason: FinishReason, error: str | None = None) -> None:
         self._remember(run)
         self._running.remove(run)
         self._runner.close(run.slot)
         self._free_slots.append(run.slot)
         run.finish(reason, time.perf_counter(), error)
 
-    def _restore_prefix(self, run: Running) -> None:
+    def _restore_prefix(self, run: Job) -> None:
         """Put pages of the prompt that were computed before into the slot."""
         # The last token of a prompt is always computed: its row predicts the first of the answer.
         pages = self._prefixes.find(run.canvas.clean[:-1], run.request.cache_salt)
@@ -245,7 +292,7 @@ class Engine:
             self._runner.write_pages(run.slot, index * size, page)
         run.take_prefix(len(pages) * size)
 
-    def _remember(self, run: Running) -> None:
+    def _remember(self, run: Job) -> None:
         """Keep the pages of what the slot holds for whoever goes on from there."""
         known = run.canvas.clean[: run.canvas.num_cached]
         for key, start in self._prefixes.missing(known, run.request.cache_salt):

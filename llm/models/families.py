@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llm.models.checkpoint import CheckpointError
+from llm.models.rotary import RotaryScaling, yarn_amplitude
 from llm.models.spec import Attention, MoeConfig, TransformerConfig
 
 
@@ -99,7 +100,7 @@ class Family:
         hidden_size = fields.integer("hidden_size")
         head_size = fields.integer("head_dim", hidden_size // num_heads)
         said = fields.get("tie_word_embeddings")
-        theta, factor = _rotary(fields, self.rotary_factor)
+        theta, factor, scaling = _rotary(fields, self.rotary_factor)
         moe = self.experts(fields) if self.experts else None
         return TransformerConfig(
             num_layers=fields.integer("num_hidden_layers"),
@@ -113,6 +114,7 @@ class Family:
             rope_theta=theta,
             norm_epsilon=fields.number("rms_norm_eps"),
             rotary_size=None if factor == 1 else int(head_size * factor),
+            rotary_scaling=scaling,
             tied_head=tied_head if said is None else bool(said),
             qkv_bias=self.qkv_bias,
             qk_norm=self.qk_norm,
@@ -120,15 +122,40 @@ class Family:
         )
 
 
-def _rotary(fields: Fields, factor: float) -> tuple[float, float]:
-    """Base of the rotary embedding and the share of a head that rotates."""
+def _rotary(fields: Fields, factor: float) -> tuple[float, float, RotaryScaling | None]:
+    """Base of the rotary embedding, the share of a head that rotates, and the scaling."""
     parameters = fields.get("rope_parameters") or {}  # where newer folders keep all of it
-    scaling = fields.get("rope_scaling") or parameters
-    if (kind := scaling.get("rope_type", scaling.get("type", "default"))) != "default":
-        raise CheckpointError(f"rotary positions scaled with '{kind}' are not supported yet")
+    scaling = _scaling(fields, fields.get("rope_scaling") or parameters)
     theta = parameters.get("rope_theta") or fields.number("rope_theta", 10_000.0)
     share = parameters.get("partial_rotary_factor", fields.number("partial_rotary_factor", factor))
-    return float(theta), float(share)
+    return float(theta), float(share), scaling
+
+
+def _scaling(fields: Fields, said: Mapping[str, Any]) -> RotaryScaling | None:
+    """How positions are stretched, as Hugging Face configs say it."""
+    kind = said.get("rope_type", said.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind not in {"llama3", "yarn"}:
+        raise CheckpointError(f"rotary positions scaled with '{kind}' are not supported yet")
+    try:
+        factor = float(said["factor"])
+        trained = said.get("original_max_position_embeddings")
+        original = int(trained or fields.integer("max_position_embeddings"))
+        if kind == "llama3":
+            fast, slow = float(said["high_freq_factor"]), float(said["low_freq_factor"])
+            return RotaryScaling("llama3", factor, original, fast, slow)
+        amplitude = said.get("attention_factor")
+        return RotaryScaling(
+            "yarn",
+            factor,
+            original,
+            fast=float(said.get("beta_fast") or 32),
+            slow=float(said.get("beta_slow") or 1),
+            amplitude=yarn_amplitude(factor) if amplitude is None else float(amplitude),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"rotary scaling '{kind}' is not complete: {error}") from error
 
 
 def _qwen3_experts(fields: Fields) -> MoeConfig:

@@ -85,9 +85,15 @@ class GgufFile:
             head_size=int(self._field("llama.rope.dimension_count", hidden // num_heads)),
             vocab_size=len(self._field("tokenizer.ggml.tokens")),
             context_length=int(self._field("llama.context_length")),
-            rope_theta=float(self._field("llama.rope.freq_base", 10_000.0)),
+            rope_theta=self._rope_theta(),
             norm_epsilon=float(self._field("llama.attention.layer_norm_rms_epsilon")),
         )
+
+    def _rope_theta(self) -> float:
+        """Base of the rotary embedding, where positions are not stretched."""
+        if (kind := self._field("llama.rope.scaling.type", "none")) != "none":
+            raise CheckpointError(f"{self._path}: positions scaled with '{kind}' are not read")
+        return float(self._field("llama.rope.freq_base", 10_000.0))
 
     def _read_tokenizer(self) -> TokenizerData:
         kinds = self._field("tokenizer.ggml.token_type")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+from llm.models.rotary import RotaryScaling
+
 
 @dataclass(frozen=True, slots=True)
 class MoeConfig:
@@ -39,7 +41,8 @@ class TransformerConfig:
     """Shape of a Llama-like backbone: RMSNorm, rotary positions, grouped queries, SwiGLU.
 
     rotary_size: how many leading values of a head rotate, None = all. rotary_pairs: neighbours
-    rotate against each other, else the two halves. tied_head: the embedding is also the head.
+    rotate against each other, else the two halves. rotary_scaling: for contexts beyond the first
+    training's. tied_head: the embedding is also the head.
     qkv_bias: queries, keys and values have a bias. qk_norm: each head's queries and keys are
     normalised before they rotate. moe: None = every layer is dense.
     """
@@ -56,6 +59,7 @@ class TransformerConfig:
     norm_epsilon: float
     rotary_size: int | None = None
     rotary_pairs: bool = False
+    rotary_scaling: RotaryScaling | None = None
     tied_head: bool = True
     qkv_bias: bool = False
     qk_norm: bool = False

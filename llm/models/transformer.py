@@ -19,6 +19,7 @@ from torch import Tensor
 from kernels.attention import KEYS_PER_PAGE, block_attention, visibility_bias
 from llm.models.linear import Int8Linear, Linear
 from llm.models.moe import MixtureOfExperts, load_experts
+from llm.models.rotary import pair_speeds
 from llm.models.spec import TransformerConfig
 
 
@@ -151,12 +152,13 @@ class Transformer:
 
 def _rotary_table(config: TransformerConfig) -> tuple[Tensor, Tensor]:
     """Cosine and sine [positions, 1, rotary_size / 2] of the rotary embedding (RoFormer, 3.2)."""
+    scaling = config.rotary_scaling
     size = config.rotary_size or config.head_size
-    steps = torch.arange(0, size, 2, dtype=torch.float64) / size
-    angles = torch.outer(
-        torch.arange(config.context_length, dtype=torch.float64), config.rope_theta**-steps
-    )
-    return angles.cos().float()[:, None], angles.sin().float()[:, None]
+    speeds = torch.from_numpy(pair_speeds(size, config.rope_theta, scaling))
+    angles = torch.outer(torch.arange(config.context_length, dtype=torch.float64), speeds)
+    amplitude = scaling.amplitude if scaling else 1.0
+    cos, sin = angles.cos() * amplitude, angles.sin() * amplitude
+    return cos.float()[:, None], sin.float()[:, None]
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from llm.chat_template import ChatTemplate
 from llm.models.checkpoint import CheckpointError
 from llm.models.families import FAMILIES, Fields
 from llm.models.folder import FolderWeights, load_folder
+from llm.models.rotary import RotaryScaling, yarn_amplitude
 from llm.models.spec import Attention
 from llm.types import Message
 from tests.llm.slow_model import slow_logits
@@ -180,6 +181,33 @@ def test_values_that_a_config_may_leave_out_or_say_elsewhere(name, values, tmp_p
     np.testing.assert_array_equal(full_logits(tmp_path), before)
 
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8,
+}
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (LLAMA3, RotaryScaling("llama3", 8.0, 8, fast=4.0, slow=1.0)),
+        (YARN, RotaryScaling("yarn", 4.0, 8, 32.0, 1.0, yarn_amplitude(4.0))),
+        (YARN | {"attention_factor": 1.0, "beta_fast": 16}, RotaryScaling("yarn", 4, 8, 16, 1, 1)),
+    ],
+)
+def test_positions_beyond_the_first_training(said, expected, tmp_path: Path) -> None:
+    write_family(tmp_path, TINY_FAMILIES["llama"])
+    before = full_logits(tmp_path)
+    change_config(tmp_path, rope_scaling=said)
+    model = load_folder(tmp_path, torch.float32).backbone
+    assert model.config.rotary_scaling == expected
+    assert np.abs(full_logits(tmp_path) - before).max() > 1e-3
+
+
 def test_a_head_that_is_stored_though_it_is_tied(tmp_path: Path) -> None:
     write_family(tmp_path, TINY_FAMILIES["sdar"])
     change_config(tmp_path, tie_word_embeddings=True)
@@ -195,7 +223,9 @@ def test_a_head_that_is_stored_though_it_is_tied(tmp_path: Path) -> None:
         ("llada", {"d_model": "wide"}, "d_model must be a number, not 'wide'"),
         ("qwen3", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu' is read"),
         ("llada", {"block_type": "sequential"}, "block_type is 'sequential'; only 'llama'"),
-        ("llama", {"rope_scaling": {"rope_type": "yarn"}}, "scaled with 'yarn'"),
+        ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "scaled with 'longrope'"),
+        ("llama", {"rope_scaling": {"rope_type": "yarn"}}, "'yarn' is not complete"),
+        ("llama", {"rope_scaling": {"type": "llama3", "factor": "x"}}, "'llama3' is not complete"),
         ("llama", {"attention_bias": True}, "attention_bias is True"),
         ("qwen3", {"vocab_size": 400}, r"embed_tokens.weight has shape \(288, 48\), .*\(400, 48\)"),
         ("qwen3", {"vocab_size": 200}, r"token 2\d\d .* outside of the model's vocabulary of 200"),

@@ -45,6 +45,7 @@ TINY = Plan(
         concurrent=(1, 4),
         answer_tokens=6,
     ),
+    num_dialogues=8,
 )
 
 
@@ -169,7 +170,7 @@ def check(report: Report) -> None:
     measures = found["measures"]
     assert set(measures) == {
         "memory", "limits", "forward_by_rows", "forward_by_context", "prefill", "ttft",
-        "single_stream", "concurrent", "turns",
+        "single_stream", "concurrent", "turns", "agreement",
     }  # fmt: skip
     assert all(measures.values())
     assert [row["cached_tokens"] for row in measures["ttft"]] == [288, 288]
@@ -177,7 +178,12 @@ def check(report: Report) -> None:
     assert all(row["same_texts"] == row["texts"] == 4 for row in measures["concurrent"])
     assert measures["single_stream"][0]["nfe"] == 6
     assert measures["turns"][-1]["cached_tokens"] > 0
-    assert len(found["targets"]) == 6
+    (agreement,) = measures["agreement"]
+    assert agreement["tokens"] > 100
+    # A model of random weights is at a loss, in 8 bits as in 32.
+    assert 50 < agreement["same_percent"] < 100
+    assert agreement["loss"] == pytest.approx(agreement["float32_loss"], rel=0.1)
+    assert len(found["targets"]) == 8
     assert found["machine"]["cores"] >= 1
 
 
