@@ -30,6 +30,20 @@ def ember_home(environment: Mapping[str, str] | None = None) -> Path:
     return (Path(cache).expanduser() if cache else Path.home() / ".cache") / "ember"
 
 
+def data_home(environment: Mapping[str, str] | None = None) -> Path:
+    """The folder for what cannot be had again: EMBER_HOME, else `ember` in the XDG data folder."""
+    env = os.environ if environment is None else environment
+    if home := env.get("EMBER_HOME"):
+        return Path(home).expanduser()
+    data = env.get("XDG_DATA_HOME")
+    return (Path(data).expanduser() if data else Path.home() / ".local" / "share") / "ember"
+
+
+def keys_path(environment: Mapping[str, str] | None = None) -> Path:
+    """The file with the keys of this machine's server."""
+    return data_home(environment) / "keys.json"
+
+
 def hub_url(environment: Mapping[str, str] | None = None) -> str:
     """Where Hugging Face repositories are: HF_ENDPOINT, as Hugging Face's own tools read it."""
     env = os.environ if environment is None else environment

@@ -41,6 +41,56 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
+class JsonSchemaGrammar:
+    """The answer is JSON that this JSON Schema, given as JSON text, accepts."""
+
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObjectGrammar:
+    """The answer is a JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegexGrammar:
+    """The whole answer matches a regular expression."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceGrammar:
+    """The answer is one of these texts."""
+
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LarkGrammar:
+    """The answer follows a grammar in llguidance's dialect of Lark."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolGrammar:
+    """How tools are called. mode: `auto`, the model decides; `required`, the answer is a call.
+
+    name: only this tool. parallel: whether there may be several calls.
+    """
+
+    mode: Literal["auto", "required"]
+    name: str | None = None
+    parallel: bool = True
+
+
+Grammar = (
+    JsonSchemaGrammar | JsonObjectGrammar | RegexGrammar | ChoiceGrammar | LarkGrammar | ToolGrammar
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a conversation.
 
@@ -64,6 +114,7 @@ class FinishReason(Enum):
     """Why a generation ended."""
 
     STOP = "stop"
+    TOOL_CALLS = "tool_calls"
     LENGTH = "length"
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
@@ -194,7 +245,8 @@ class Request:
     of the model caps it. stop: strings that end the answer and are not part of it. sampling: how
     tokens are picked. deadline_ms: time from admission after which the answer is cut off, None =
     never. cache_salt: callers with another salt never share cached prefixes with this one.
-    tools: what the model may call.
+    tools: what the model may call. grammar: what the answer must be, None = any text, or with tools
+    also calls of them.
     """
 
     messages: tuple[Message, ...]
@@ -205,6 +257,7 @@ class Request:
     deadline_ms: float | None = None
     cache_salt: str = ""
     tools: tuple[Tool, ...] = ()
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)

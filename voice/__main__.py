@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from llm.adapt_cli import adapt_app
 from llm.config import ConfigError, build
+from llm.keys_cli import keys_app
 from llm.models_cli import models_app
 from voice.config import Config
 
@@ -51,6 +52,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(models_app, name="models")
+app.add_typer(keys_app, name="keys")
 app.add_typer(adapt_app, name="adapt")
 bench_app = typer.Typer(help="Measure Ember on this machine.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
@@ -117,9 +119,12 @@ def up(
     ctx: typer.Context,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one.")] = None,
+    without_keys: Annotated[
+        bool | None, typer.Option("--without-keys", help="Let others in without a key.")
+    ] = None,
 ) -> None:
     """Serve the web page, the voice WebSocket and the OpenAI routes."""
-    config = _config(ctx, host=host, port=port)
+    config = _config(ctx, host=host, port=port, without_keys=without_keys)
     from voice.gateway.app import serve  # noqa: PLC0415 - imports torch, 2 s
 
     raise typer.Exit(serve(config))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from llm.config import ConfigError, EngineConfig
@@ -16,6 +17,10 @@ class Config:
     host, port: where `ember up` listens; port 0 takes a free one. llm_model, asr_model, tts_model,
     vad_model: names in the model registry. num_threads: compute threads of each model that can use
     several, 0 = all cores. max_answer_tokens: longest answer. system_prompt: who Ember is.
+    without_keys: let others in although there are no keys, as in a container whose port is
+    published on loopback only. allowed_origins: web pages of other sites that may use the API, as
+    in "https://a.example, https://b.example". stored_response_days: how long answers of
+    `/v1/responses` are kept, 0 = not at all.
     max_context_tokens, max_queue, num_slots, num_draft_tokens, decoding,
     prefix_cache_mb: see `llm.config.EngineConfig`.
 
@@ -34,6 +39,9 @@ class Config:
     system_prompt: str = (
         "You are a helpful voice assistant named Ember. You give short, correct answers."
     )
+    without_keys: bool = False
+    allowed_origins: str = ""
+    stored_response_days: int = 30
     max_context_tokens: int = _ENGINE.max_context_tokens
     max_queue: int = _ENGINE.max_queue
     num_slots: int = _ENGINE.num_slots
@@ -51,6 +59,7 @@ class Config:
             ("num_slots", 1),
             ("num_draft_tokens", 0),
             ("prefix_cache_mb", 0),
+            ("stored_response_days", 0),
         ):
             if getattr(self, key) < lowest:
                 raise ConfigError(
@@ -58,6 +67,16 @@ class Config:
                 )
         if self.port > 65_535:
             raise ConfigError(f"setting 'port' must be 65535 or less, not {self.port}")
+        for origin in self.origins:
+            if not re.fullmatch(r"https?://[^/*]+", origin):
+                raise ConfigError(
+                    f"setting 'allowed_origins' has '{origin}'; write origins as https://a.example"
+                )
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The pages of other sites that may use the API."""
+        return tuple(o.strip().lower() for o in self.allowed_origins.split(",") if o.strip())
 
     @property
     def engine(self) -> EngineConfig:

@@ -11,6 +11,7 @@ the label's start, as if the prompt ended there.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -79,7 +80,7 @@ def label_tokens(labels: Sequence[str], encode: Callable[[str], list[int]]) -> l
         raise InvalidRequestError("labels must differ from each other")
     ordered = sorted(tokens)
     # In this order whatever begins with a label follows it at once.
-    if any(b[: len(a)] == a for a, b in zip(ordered, ordered[1:], strict=False)):
+    if any(b[: len(a)] == a for a, b in itertools.pairwise(ordered)):
         return [(*label, END) for label in tokens]
     return tokens
 
@@ -110,9 +111,8 @@ class Scores:
         starts = sorted({label[:n] for label in labels for n in range(len(label))})
         if spec.attention is Attention.CAUSAL_VERIFIED:
             # One step computes all rows of a path, so only where paths end matters.
-            starts = [
-                a for a, b in zip(starts, [*starts[1:], (END,)], strict=True) if b[: len(a)] != a
-            ]
+            pairs = itertools.pairwise(starts)
+            starts = [a for a, b in pairs if b[: len(a)] != a] + starts[-1:]
             self._todo = starts[::-1]
             self.num_cached = min(num_cached, len(self.clean) - 1)
         else:
@@ -136,7 +136,7 @@ class Scores:
     def apply(self, step: Step, logits: NDArray[np.float32]) -> None:
         """Take in a forward's logits, [rows wanted, vocab]."""
         if self._spec.attention is Attention.CAUSAL_VERIFIED:
-            rows = logits
+            rows = list(logits)
             self.num_cached = max(
                 self.num_cached, min(step.start + len(step.tokens), len(self.clean) - 1)
             )

@@ -18,6 +18,7 @@ from llm.chat_template import ChatTemplate
 from llm.config import EngineConfig
 from llm.engine.canvas import Canvas, Step
 from llm.engine.canvases import open_canvas
+from llm.engine.constraint import Constraint
 from llm.engine.decision import Deciding, Decision, label_tokens
 from llm.engine.decoding import read_decoding
 from llm.engine.draft_habit import DraftHabit
@@ -27,9 +28,18 @@ from llm.engine.prefix_cache import PrefixCache, page_tokens
 from llm.engine.runner import Runner
 from llm.engine.running import Running
 from llm.engine.scheduler import WaitingLine, share_rows
+from llm.grammar import Grammars
 from llm.models.spec import Attention, DiffusionSpec
 from llm.tokenizer import Tokenizer
-from llm.types import Finished, FinishReason, InvalidRequestError, Message, QueueFullError, Request
+from llm.types import (
+    Finished,
+    FinishReason,
+    InvalidRequestError,
+    Message,
+    QueueFullError,
+    Request,
+    ToolGrammar,
+)
 
 PREFILL_ROWS = 256
 """Prompt tokens of one step: more would keep the other requests of the step waiting."""
@@ -70,6 +80,7 @@ class Engine:
         self.context_length = min(room, config.max_context_tokens)
         self._decoding = read_decoding(config.decoding)
         self._num_drafts = min(runner.num_drafts, config.num_draft_tokens)
+        self._grammars = Grammars(tokenizer, spec.eos_ids)
         self._habit = DraftHabit()
         self._prefixes = PrefixCache(config.prefix_cache_mb * 2**20, page_tokens(spec))
         self._waiting: WaitingLine[Job] = WaitingLine()
@@ -88,6 +99,11 @@ class Engine:
         admitted = time.perf_counter()
         prompt = self._checked_prompt(request)
         seeded = request.sampling.with_seed(secrets.randbits(63))
+        max_new = min(request.max_new_tokens, self.context_length - len(prompt))
+        constraint = self._constraint(request, max_new)
+        if constraint is not None and constraint.is_awake:
+            # A grammar decides where the text ends.
+            seeded = replace(seeded, min_new_tokens=0, ignore_eos=False)
         generation = Generation()
         run = Running(
             generation,
@@ -95,10 +111,11 @@ class Engine:
             prompt,
             spec=self._spec,
             tokenizer=self._tokenizer,
-            max_new=min(request.max_new_tokens, self.context_length - len(prompt)),
+            max_new=max_new,
             decoding=self._decoding,
             habit=self._habit,
             admitted=admitted,
+            constraint=constraint,
         )
         self._enqueue(run)
         return generation
@@ -132,9 +149,10 @@ class Engine:
         )
         self._enqueue(run)
         try:
-            finished = [event async for event in run.generation if isinstance(event, Finished)][0]
+            finished = await anext(run.generation)
         finally:
             run.generation.abort()
+        assert isinstance(finished, Finished), "a decision tells nothing but its end"
         return run.result(finished)
 
     def count_prompt_tokens(self, messages: tuple[Message, ...]) -> int:
@@ -163,6 +181,32 @@ class Engine:
             self._closing = True
             self._changed.notify()
         self._worker.join()
+
+    def _constraint(self, request: Request, max_new: int) -> Constraint | None:
+        """What the request's grammar and tools ask for.
+
+        Raises InvalidRequestError where it cannot be enforced, or not within the budget.
+        """
+        grammar = request.grammar
+        if grammar is None and not request.tools:
+            return None
+        if self._spec.attention is not Attention.CAUSAL_VERIFIED:
+            raise InvalidRequestError("this model cannot be held to a grammar or tools yet")
+        auto = grammar is None or (isinstance(grammar, ToolGrammar) and grammar.mode == "auto")
+        constraint = Constraint(
+            self._grammars.calls(request.tools)
+            if grammar is None or auto
+            else self._grammars.matcher(grammar, request.tools),
+            self._tokenizer,
+            eos_ids=self._spec.eos_ids,
+            budget=max_new,
+            sleeps=auto,
+        )
+        shortest = constraint.closing()
+        if not auto and (shortest is None or len(shortest) >= max_new):
+            needed = "no length would do" if shortest is None else f"{len(shortest) + 1} are needed"
+            raise InvalidRequestError(f"{max_new} tokens are too few for this grammar; {needed}")
+        return constraint
 
     def _checked_prompt(self, request: Request) -> list[int]:
         if request.max_new_tokens < 1:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm.engine.canvas import Prediction
+from llm.engine.constraint import Constraint
 from llm.engine.sampling import (
     Probabilities,
     Purpose,
@@ -31,14 +32,21 @@ class Picker:
     """Picks for one request.
 
     params: with a seed. prompt: the tokens before the answer. logprobs: of the rows that verified
-    in the last forward, where the request asked for them.
+    in the last forward, where the request asked for them. constraint: what the grammar allows.
     """
 
-    def __init__(self, params: SamplingParams, prompt: Sequence[int], spec: DiffusionSpec) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        spec: DiffusionSpec,
+        constraint: Constraint | None = None,
+    ) -> None:
         assert params.is_greedy or params.seed is not None, "the engine gives every request a seed"
         self._params = params
         self._prompt = np.array(prompt, np.int64)
         self._spec = spec
+        self._constraint = constraint
         self._plain = params == SamplingParams(seed=params.seed)
         self.logprobs: list[TokenLogprobs] = []
 
@@ -71,6 +79,7 @@ class Picker:
         """
         if not len(logits):
             return []
+        self._forbid(logits, drafts)
         if self._plain:
             return best(logits, self._spec.mask_id)
         verdict = verify(
@@ -86,6 +95,17 @@ class Picker:
         verified = [Prediction(token, 1.0) for token in tokens]
         verified += [unread] * (1 + len(drafts) - len(tokens))
         return verified + best(logits[len(verified) :], self._spec.mask_id)
+
+    def _forbid(self, logits: NDArray[np.float32], drafts: Sequence[int]) -> None:
+        """Make impossible, in each row that verifies, what the grammar does not allow there."""
+        if self._constraint is None:
+            return
+        walker = self._constraint.copy()
+        for row in range(1 + len(drafts)):
+            if (mask := walker.allowed()) is not None:
+                logits[row, ~mask] = -np.inf
+            if row < len(drafts) and not walker.advance(drafts[row]):
+                break
 
     def _distribution(self, row: NDArray[np.float32], before: Sequence[int]) -> Probabilities:
         adjusted = adjusted_logits(

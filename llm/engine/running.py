@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 from llm.engine.block_schedule import block_length
 from llm.engine.canvas import Canvas, DraftStep, Outcome, Prediction, Step
 from llm.engine.canvases import open_canvas
+from llm.engine.constraint import Constraint
 from llm.engine.decoding import Decoding
 from llm.engine.draft_habit import DraftHabit
 from llm.engine.generation import Generation
 from llm.engine.picker import Picker
 from llm.engine.text_stream import TextStream
+from llm.engine.tool_stream import ToolStream
 from llm.models.spec import Attention, DiffusionSpec
 from llm.tokenizer import Tokenizer
-from llm.types import Committed, Event, Finished, FinishReason, Request, Usage
+from llm.types import Committed, Event, Finished, FinishReason, Request, TokenLogprobs, Usage
 
 DRAFT_GATE = 0.4
 """Drafts less probable than this are not carried into the next forward."""
@@ -37,7 +39,8 @@ class Running:
     """One generation between admission and its end.
 
     max_new: tokens that it may produce, at most. decoding: see `open_canvas`. habit: whether
-    drafting pays, shared by all. admitted: when it was admitted. slot: where its cache is.
+    drafting pays, shared by all. constraint: what the request's grammar allows.
+    admitted: when it was admitted. slot: where its cache is.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Running:
         decoding: Decoding,
         habit: DraftHabit,
         admitted: float,
+        constraint: Constraint | None = None,
     ) -> None:
         self.generation = generation
         self.request = request
@@ -66,7 +70,9 @@ class Running:
         self._spec = spec
         self.take_prefix(0)
         self._text = TextStream(tokenizer, request.stop)
-        self._picker = Picker(request.sampling, prompt, spec)
+        self._constraint = constraint
+        self._tools = ToolStream() if request.tools else None
+        self._picker = Picker(request.sampling, prompt, spec, constraint)
         self._num_new = self._num_forwards = self._num_drafted = self._num_accepted = 0
         self._accepted_counts: Counter[int] = Counter()
         self._first_commit_ms: float | None = None
@@ -137,11 +143,17 @@ class Running:
         """Take in what the drafter proposes, and show it to the reader as a guess."""
         assert isinstance(self.canvas, Canvas), "only verified drafts come from a drafter"
         self.canvas.take_drafts(predictions, gate=DRAFTER_GATE)
+        self._cut_drafts()
         self._tell(self._text.commit((), self.canvas.drafts))
 
     def finish(self, reason: FinishReason, now: float, error: str | None = None) -> None:
         """Tell the reader that it is over."""
         self._tell(self._text.finish())
+        if self._tools is not None:
+            for event in self._tools.finish():
+                self.generation.put(event)
+            if self._tools.num_calls and reason is FinishReason.STOP:
+                reason = FinishReason.TOOL_CALLS
         self.generation.put(Finished(reason, self._usage(now), error))
 
     def _predictions(self, step: Step, logits: NDArray[np.float32]) -> list[Prediction]:
@@ -151,7 +163,7 @@ class Running:
         return self._picker.reveal(logits, self.answer, [first + row for row in step.wanted])
 
     def _tell(self, events: Sequence[Event]) -> None:
-        for event in events:
+        for event in events if self._tools is None else self._tools.filter(events):
             self.generation.put(event)
 
     def _commit(self, outcome: Outcome, now: float) -> FinishReason | None:
@@ -159,19 +171,48 @@ class Running:
         ends = frozenset() if self.request.sampling.ignore_eos else self._spec.eos_ids
         ids = list(itertools.takewhile(lambda token: token not in ends, budget))
         ended = len(ids) < len(budget)
+        num_forced = 0 if ended else self._force(ids)
         self._num_new += len(ids)
         self._num_accepted += min(len(ids), outcome.num_accepted)
         if self._first_commit_ms is None and ids:
             self._first_commit_ms = self._elapsed_ms(now)
         full = self._num_new >= self._max_new
         events = self._text.commit(ids, () if ended or full else self.canvas.drafts)
-        logprobs = tuple(self._picker.logprobs[: len(ids)])
+        logprobs = tuple(self._picker.logprobs[: len(ids) - num_forced])
+        if self.request.sampling.num_logprobs is not None:
+            logprobs += (TokenLogprobs(0.0, ()),) * num_forced
         self._tell(
             [replace(e, logprobs=logprobs) if isinstance(e, Committed) else e for e in events]
         )
-        if ended or self._text.stopped:
+        if ended or self._text.stopped or (self._constraint and self._constraint.is_finished):
             return FinishReason.STOP
         return FinishReason.LENGTH if full else None
+
+    def _force(self, ids: list[int]) -> int:
+        """Let the grammar take what came, and write what it leaves no choice about.
+
+        Appends those tokens to ids and to the canvas; they cost no forward. Returns how many.
+        """
+        if self._constraint is None:
+            return 0
+        for token in ids:
+            fits = self._constraint.advance(token)
+            assert fits, "what is committed was allowed"
+        forced = self._constraint.forced()
+        if forced:
+            self.canvas.drafts = ()
+            self.canvas.clean.extend(forced)
+            ids += forced
+        self._cut_drafts()
+        return len(forced)
+
+    def _cut_drafts(self) -> None:
+        """Drop drafts from the first that the grammar does not allow."""
+        if self._constraint is None or not self.canvas.drafts:
+            return
+        walker = self._constraint.copy()
+        fitting = itertools.takewhile(walker.advance, self.canvas.drafts)
+        self.canvas.drafts = tuple(fitting)
 
     def _elapsed_ms(self, now: float) -> float:
         return (now - self._admitted) * 1000

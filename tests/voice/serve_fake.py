@@ -27,7 +27,7 @@ def main(port: str, mode: str = "ok", pipeline: str = "answers") -> int:
         return FakeAssistant(FakePipeline(pause_s=0.12, holds=holds, spoken_s=1.6), engine)
 
     gateway = Gateway(model="fake", max_history_characters=1000)
-    app = create_app(gateway, only_loopback=True)
+    app = create_app(gateway)
     return run(app, gateway, load, host="127.0.0.1", port=int(port))
 
 

@@ -46,7 +46,7 @@ class Served:
 @pytest.fixture
 def loading() -> Iterator[Served]:
     gateway = Gateway(model="tiny", max_history_characters=1000)
-    app = create_app(gateway, only_loopback=True)
+    app = create_app(gateway)
     with live(app, ws_max_size=MAX_MESSAGE_BYTES) as port:
         yield Served(gateway, port)
 

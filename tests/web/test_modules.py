@@ -50,7 +50,7 @@ CAPTURE = """(async () => {
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("browser")
-    app = create_app(Gateway(model="tiny", max_history_characters=0), only_loopback=True)
+    app = create_app(Gateway(model="tiny", max_history_characters=0))
     with live(app) as port, open_page(folder, say_sample(folder)) as opened:
         opened.open(f"http://127.0.0.1:{port}/")
         opened.wait_for("document.querySelector('#talk')")

@@ -48,7 +48,7 @@ class Served:
 @pytest.fixture
 def served() -> Iterator[Served]:
     gateway = Gateway(model="tiny", max_history_characters=1000)
-    with live(create_app(gateway, only_loopback=True)) as port:
+    with live(create_app(gateway)) as port:
         yield Served(gateway, port)
 
 

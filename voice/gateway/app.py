@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
+from starlette.middleware.cors import CORSMiddleware
 
 from llm.api.app import create_router
+from llm.api.auth import KeyFile
+from llm.api.body_limits import BodyLimitMiddleware
+from llm.api.guard import GuardMiddleware
+from llm.config import ConfigError, keys_path
 from voice.config import Config
 from voice.gateway.security import SecurityMiddleware, is_loopback
 from voice.gateway.server import run
@@ -16,15 +23,32 @@ MAX_HISTORY_CHARACTERS = 8000
 """About 2,000 tokens, which are computed once and then found in the prefix cache."""
 
 
-def create_app(gateway: Gateway, *, only_loopback: bool) -> FastAPI:
-    """The ASGI application around `gateway`.
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Who may come in.
 
     only_loopback: the server listens on loopback, so refuse any other name in the Host header.
+    without_keys: while there are no keys, everybody may use the API. keys: None = there are none.
+    allowed_origins: pages of other sites that may use it.
+    """
+
+    only_loopback: bool = True
+    without_keys: bool = True
+    keys: KeyFile | None = None
+    allowed_origins: tuple[str, ...] = ()
+
+
+ON_LOOPBACK = Doors()
+
+
+def create_app(gateway: Gateway, doors: Doors = ON_LOOPBACK) -> FastAPI:
+    """The ASGI application around `gateway`.
+
     Raises FileNotFoundError where the files of the web page are missing.
     """
     # FastAPI's own documentation pages load scripts from other hosts.
     app = FastAPI(title="Ember", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(SecurityMiddleware, only_loopback=only_loopback)
+    _add_guards(app, doors)
 
     @app.get("/healthz")
     async def healthz() -> JSONResponse:
@@ -43,14 +67,44 @@ def create_app(gateway: Gateway, *, only_loopback: bool) -> FastAPI:
     return app
 
 
+def _add_guards(app: FastAPI, doors: Doors) -> None:
+    """From the inside out: a refusal costs the less the further out it is."""
+    app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(GuardMiddleware, keys=doors.keys, without_keys=doors.without_keys)
+    if doors.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=doors.allowed_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+        )
+    app.add_middleware(
+        SecurityMiddleware,
+        only_loopback=doors.only_loopback,
+        allowed_origins=doors.allowed_origins,
+    )
+
+
 def serve(config: Config) -> int:
-    """Serve until SIGINT or SIGTERM, and return the exit code (`ember up`)."""
+    """Serve until SIGINT or SIGTERM, and return the exit code (`ember up`).
+
+    Raises ConfigError where others could reach the server and need no key.
+    """
+    only_loopback = is_loopback(config.host)
+    keys = KeyFile(keys_path())
+    without_keys = only_loopback or config.without_keys
+    if not (without_keys or keys.read()):
+        raise ConfigError(
+            f"others can reach {config.host} and there is no key: make one with "
+            "'ember keys add NAME', or listen on 127.0.0.1"
+        )
     gateway = Gateway(
         model=config.llm_model,
         # English has about four characters a token: half of the context stays for the answer.
         max_history_characters=min(MAX_HISTORY_CHARACTERS, 2 * config.max_context_tokens),
     )
-    app = create_app(gateway, only_loopback=is_loopback(config.host))
+    doors = Doors(only_loopback, without_keys, keys, config.origins)
+    app = create_app(gateway, doors)
 
     def load() -> Assistant:
         # In the thread that loads: it imports torch, 2 s in which the port is open already.

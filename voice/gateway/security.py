@@ -1,12 +1,13 @@
-"""Who may talk to the server, decided from the headers alone, and what the page may do.
+"""Which pages and names the server answers to, decided from the headers, and what its page may do.
 
-There is no authentication yet, so the server listens on loopback. That alone does not keep out
+Keys are checked in `llm.api.guard`. On loopback none is needed, which alone does not keep out
 other web pages in the user's browser: a page may open a WebSocket to any address (hence the
 Origin check), and may rename its own address to loopback (DNS rebinding, hence the Host check).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -34,17 +35,26 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def refusal(host: str | None, origin: str | None, *, only_loopback: bool) -> str | None:
+def refusal(
+    host: str | None,
+    origin: str | None,
+    *,
+    only_loopback: bool,
+    allowed_origins: Collection[str] = (),
+) -> str | None:
     """Why a request is refused, as one sentence, or None where it may go on.
 
     host, origin: the headers, None where absent. only_loopback: the server listens on loopback,
-    so that any other name in Host came from elsewhere.
+    so that any other name in Host came from elsewhere. allowed_origins: pages of other sites that
+    may talk to it, in small letters.
     """
     if host is None:
         return "the Host header is missing"
     if only_loopback and not is_loopback(_host_name(host) or ""):
         return "this server answers to localhost only"
-    if origin is not None and _address(origin) != host.lower():
+    if origin is None or origin.lower() in allowed_origins:
+        return None
+    if _address(origin) != host.lower():
         return "requests from the pages of other sites are refused"
     return None
 
@@ -67,8 +77,11 @@ def _address(origin: str) -> str | None:
 class SecurityMiddleware:
     """Applies `refusal` to every request and WebSocket, and PAGE_HEADERS to every response."""
 
-    def __init__(self, app: ASGIApp, *, only_loopback: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, *, only_loopback: bool, allowed_origins: Collection[str] = ()
+    ) -> None:
         self._app = app
+        self._allowed_origins = allowed_origins
         self._only_loopback = only_loopback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,7 +97,10 @@ class SecurityMiddleware:
 
         headers = Headers(scope=scope)
         reason = refusal(
-            headers.get("host"), headers.get("origin"), only_loopback=self._only_loopback
+            headers.get("host"),
+            headers.get("origin"),
+            only_loopback=self._only_loopback,
+            allowed_origins=self._allowed_origins,
         )
         if reason is None:
             await self._app(scope, receive, send_with_headers)

@@ -60,8 +60,6 @@ def run(
 
     load: gives the models, warm; called in a thread while the port is open already.
     """
-    if not is_loopback(host):
-        _complain(f"anyone who can reach {host} can use this server: it has no password")
     try:
         listener = _listen(host, port)
     except OSError as error:

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from fastapi import WebSocket
 
-from llm.api.chat import ChatEngine, ChatService
+from llm.api.chat import ChatService
+from llm.api.guard import MeteredEngine, TextEngine
 from voice.gateway.websocket import WebSocketConnection
 from voice.session import GOING_AWAY, Goodbye, Pipeline, Session
 
@@ -27,7 +28,7 @@ class Assistant(Protocol):
         ...
 
     @property
-    def engine(self) -> ChatEngine:
+    def engine(self) -> TextEngine:
         """The language model alone."""
         ...
 
@@ -51,6 +52,7 @@ class Gateway:
         self.stage = Stage.LOADING
         self.chat = ChatService(self._engine, model)
         self._assistant: Assistant | None = None
+        self._metered: MeteredEngine | None = None
         self._max_history_characters = max_history_characters
         self._sessions: set[Session] = set()
 
@@ -58,6 +60,7 @@ class Gateway:
         """The models are loaded and warm: start to serve."""
         assert self.stage is Stage.LOADING, "the models are loaded once"
         self._assistant = assistant
+        self._metered = MeteredEngine(assistant.engine)
         self.stage = Stage.READY
 
     def stop(self) -> None:
@@ -88,6 +91,5 @@ class Gateway:
         finally:
             self._sessions.discard(session)
 
-    def _engine(self) -> ChatEngine | None:
-        ready = self.stage is Stage.READY and self._assistant is not None
-        return self._assistant.engine if ready and self._assistant else None
+    def _engine(self) -> MeteredEngine | None:
+        return self._metered if self.stage is Stage.READY else None
