@@ -17,7 +17,7 @@ from llm.tokenizer import Tokenizer
 from llm.types import (
     ChoiceGrammar,
     Grammar,
-    InvalidRequestError,
+    GrammarError,
     JsonObjectGrammar,
     JsonSchemaGrammar,
     LarkGrammar,
@@ -70,7 +70,7 @@ class Grammars:
     def matcher(self, grammar: Grammar, tools: Sequence[Tool] = ()) -> LLMatcher:
         """A matcher at the start of the grammar; tools: what a ToolGrammar may call.
 
-        Raises InvalidRequestError where it cannot be enforced, naming why.
+        Raises GrammarError where it cannot be enforced, naming why.
         """
         return self._compiled(_source(grammar, tools))
 
@@ -87,13 +87,11 @@ class Grammars:
         if source not in self._kept:
             matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
             if matcher.is_error():
-                raise InvalidRequestError(_reason(matcher.get_error()))
+                raise GrammarError(_reason(matcher.get_error()))
             # Says at once what a state too complex would say late.
             matcher.compute_bitmask()
             if matcher.is_error():
-                raise InvalidRequestError(
-                    f"the grammar is too complex: {_reason(matcher.get_error())}"
-                )
+                raise GrammarError(f"the grammar is too complex: {_reason(matcher.get_error())}")
             self._keep(source, matcher)
         self._kept.move_to_end(source)
         return self._kept[source].deep_copy()
@@ -135,7 +133,7 @@ def _source(grammar: Grammar, tools: Sequence[Tool]) -> str:
             return LLMatcher.grammar_from_regex(pattern)
         case ChoiceGrammar(choices):
             if not choices or not all(choices):
-                raise InvalidRequestError("a choice needs texts to choose from, none of them empty")
+                raise GrammarError("a choice needs texts to choose from, none of them empty")
             _check_size("".join(choices))
             return "start: " + " | ".join(map(_quoted, choices))
         case LarkGrammar(text):
@@ -150,12 +148,12 @@ def _tool_source(grammar: ToolGrammar, tools: Sequence[Tool]) -> str:
     offered = [tool for tool in tools if grammar.name in {None, tool.name}]
     if not offered:
         named = f" named '{grammar.name}'" if grammar.name else ""
-        raise InvalidRequestError(f"tool_choice asks for a tool{named}, which is not among tools")
+        raise GrammarError(f"tool_choice asks for a tool{named}, which is not among tools")
     calls, rules = [], []
     for index, tool in enumerate(offered):
         schema = _checked_schema(json.dumps(dict(tool.parameters)), f"tools.{tool.name}.parameters")
         if schema.setdefault("type", "object") != "object":
-            raise InvalidRequestError(f"the parameters of tool '{tool.name}' must be an object")
+            raise GrammarError(f"the parameters of tool '{tool.name}' must be an object")
         head = _quoted(f'{{"name": {json.dumps(tool.name)}, "arguments": ')
         calls.append(f"call_{index}")
         rules.append(f'call_{index}: {head} arguments_{index} "}}"')
@@ -172,7 +170,7 @@ def _quoted(text: str) -> str:
 
 def _check_size(text: str) -> None:
     if len(text.encode()) > MAX_BYTES:
-        raise InvalidRequestError(f"a grammar may have {MAX_BYTES} bytes at most")
+        raise GrammarError(f"a grammar may have {MAX_BYTES} bytes at most")
 
 
 def _checked_schema(text: str, where: str = "json_schema") -> dict[str, Any]:
@@ -181,16 +179,16 @@ def _checked_schema(text: str, where: str = "json_schema") -> dict[str, Any]:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"{where} is not JSON: {error}") from error
+        raise GrammarError(f"{where} is not JSON: {error}") from error
     if not isinstance(schema, dict):
-        raise InvalidRequestError(f"{where} must be an object")
+        raise GrammarError(f"{where} must be an object")
     for path, depth, value in _walk(schema, where):
         if depth > 4 * MAX_DEPTH:
-            raise InvalidRequestError(f"{where} is nested deeper than {MAX_DEPTH} levels")
+            raise GrammarError(f"{where} is nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, dict):
             for keyword in _UNENFORCED:
                 if keyword in value and not path.endswith((".properties", ".$defs")):
-                    raise InvalidRequestError(f"'{keyword}' at {path} cannot be enforced")
+                    raise GrammarError(f"'{keyword}' at {path} cannot be enforced")
     return {key: value for key, value in schema.items() if key not in _IGNORED}
 
 

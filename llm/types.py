@@ -18,6 +18,10 @@ class InvalidRequestError(ValueError):
     """The caller asked for something that cannot be done; the message says what to change."""
 
 
+class GrammarError(InvalidRequestError):
+    """What an answer should look like cannot be enforced; the message says what to change."""
+
+
 class QueueFullError(RuntimeError):
     """The engine already holds as many requests as it may; the caller should retry later."""
 
@@ -231,8 +235,9 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """A token's log-probability and the best (token, log-probability) pairs, best first."""
+    """A token, its log-probability and the best (token, log-probability) pairs, best first."""
 
+    token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
 

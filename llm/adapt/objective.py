@@ -37,7 +37,7 @@ class Observed:
     """A batch and what the frozen model made of it.
 
     states: [sequences, length, depths x hidden], normed. best: its best token behind each
-    position.
+    position where the assistant speaks.
     """
 
     batch: Batch
@@ -59,7 +59,9 @@ def observe(model: Backbone, batch: Batch, depths: Sequence[int]) -> Observed:
         last = depth == model.config.num_layers
         gain = model.final_norm if last else layers[depth].get_buffer("norms")[0]
         states.append(F.rms_norm(hidden, gain.shape, gain, epsilon))
-    best = F.linear(states[-1], model.embedding).argmax(-1)
+    # Elsewhere nobody asks, and a vocabulary for each row takes as long as the layers.
+    best = torch.zeros_like(batch.ids)
+    best[batch.spoken] = F.linear(states[-1][batch.spoken], model.embedding).argmax(-1)
     return Observed(batch, torch.cat(states, dim=-1), best)
 
 

@@ -129,6 +129,7 @@ def observe_all(
     """Run the speaking model over all texts, unless that was done: (training, validation)."""
     kept = []
     backbone = Backbone(checkpoint, 0).requires_grad_(False).to(COMPUTE)
+    compile_layers(backbone.layers)
     for name, examples in (("training", training), ("validation", validation)):
         texts: list[Batch] = batches(examples, TOKENS_PER_BATCH, seed=0)
         observations = Observations(folder / name, len(texts))

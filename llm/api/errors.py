@@ -5,6 +5,8 @@ from __future__ import annotations
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
+from llm.types import InvalidRequestError, QueueFullError
+
 
 class ApiError(Exception):
     """A request that is answered with an error.
@@ -24,7 +26,12 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, object]:
         """The error as a JSON object."""
-        kinds = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+        kinds = {
+            401: "authentication_error",
+            429: "rate_limit_error",
+            500: "server_error",
+            503: "server_error",
+        }
         kind = kinds.get(self.status, "invalid_request_error")
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
@@ -42,3 +49,10 @@ def from_validation(error: ValidationError) -> ApiError:
     # Pydantic puts this before the sentence of our own validators.
     message = first["msg"].removeprefix("Value error, ")
     return ApiError(400, f"{param}: {message}" if param else message, param=param)
+
+
+def from_engine(error: InvalidRequestError | QueueFullError, *, param: str) -> ApiError:
+    """What the engine refused; param: where the request says it, if the request is at fault."""
+    if isinstance(error, QueueFullError):
+        return ApiError(503, str(error), code="overloaded")
+    return ApiError(400, str(error), param=param)

@@ -84,7 +84,7 @@ class GuardMiddleware:
                 more["x-request-id"] = uuid.uuid4().hex
                 more["openai-processing-ms"] = str(int((now - started) * 1000))
                 MutableHeaders(scope=message).update(more)
-            elif message["type"] == "websocket.accept" and "subprotocol" not in message:
+            elif message["type"] == "websocket.accept" and not message.get("subprotocol"):
                 message = {**message, "subprotocol": subprotocol_of(headers)}
             await send(message)
 
@@ -156,6 +156,10 @@ class TextEngine(Protocol):
         """The probabilities of labels."""
         ...
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to the text."""
+        ...
+
 
 class MeteredEngine:
     """The engine, with each request under its caller's name and on its caller's account."""
@@ -176,6 +180,10 @@ class MeteredEngine:
         decision = await self._engine.decide(salted, labels)
         account.settle(decision.usage)
         return decision
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to the text."""
+        return self._engine.token_bytes(token_id)
 
 
 class MeteredGeneration:

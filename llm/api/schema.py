@@ -8,14 +8,30 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from llm import types
+from llm.api.tools import (
+    MAX_TOOLS,
+    CallPart,
+    ResponseFormat,
+    ToolChoice,
+    ToolDefinition,
+    format_grammar,
+    tool_grammar,
+)
 
 MAX_STOPS = 4
 """As many stop strings as OpenAI takes."""
 
-_NOT_SERVED = "is not supported yet; leave it out"
+MAX_CHOICES = 8
 
 
 class TextPart(BaseModel):
@@ -28,16 +44,28 @@ class TextPart(BaseModel):
 class ChatMessage(BaseModel):
     """One message of the conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
-    tool_calls: Annotated[list[Any] | None, Field(max_length=0)] = None
+    name: str | None = None
+    tool_calls: list[CallPart] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> ChatMessage:
+        if self.content is None and self.role != "assistant":
+            raise ValueError("content may be null only in messages of the assistant")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("only the assistant calls tools")
+        return self
 
     def to_message(self) -> types.Message:
         """The message as the engine takes it; `developer` is today's name for `system`."""
         role: types.Role = "system" if self.role == "developer" else self.role
-        if isinstance(self.content, list):
-            return types.Message(role, "".join(part.text for part in self.content))
-        return types.Message(role, self.content or "")
+        text = self.content or ""
+        if isinstance(text, list):
+            text = "".join(part.text for part in text)
+        calls = tuple(call.to_call() for call in self.tool_calls or ())
+        return types.Message(role, text, calls)
 
 
 class StreamOptions(BaseModel):
@@ -49,7 +77,9 @@ class StreamOptions(BaseModel):
 class ChatRequest(BaseModel):
     """The body of a request.
 
-    Without a temperature decoding is greedy: the embedded model answers best so.
+    Without a temperature decoding is greedy: the embedded model answers best so. top_k, min_p,
+    repetition_penalty, min_tokens, ignore_eos, guided_regex, guided_choice and guided_grammar go
+    beyond OpenAI's, under the names that vLLM gives them.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -66,42 +96,24 @@ class ChatRequest(BaseModel):
     frequency_penalty: Annotated[float | None, Field(ge=-2, le=2)] = None
     presence_penalty: Annotated[float | None, Field(ge=-2, le=2)] = None
     seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63)] = None
-    n: int | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
-    functions: list[Any] | None = None
-    response_format: dict[str, Any] | None = None
+    n: Annotated[int | None, Field(ge=1, le=MAX_CHOICES)] = None
+    tools: Annotated[list[ToolDefinition] | None, Field(max_length=MAX_TOOLS)] = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Annotated[list[Any] | None, Field(max_length=0)] = None
+    response_format: ResponseFormat | None = None
     logprobs: bool | None = None
-    logit_bias: dict[str, Any] | None = None
+    top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
+    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None
     modalities: list[str] | None = None
-
-    @field_validator("n")
-    @classmethod
-    def _one_choice(cls, value: int | None) -> int | None:
-        if value not in {None, 1}:
-            raise ValueError("only one choice for each request is supported; ask again for more")
-        return value
-
-    @field_validator("tools", "functions", "logprobs", "logit_bias")
-    @classmethod
-    def _nothing(cls, value: Any) -> Any:
-        if value:
-            raise ValueError(_NOT_SERVED)
-        return value
-
-    @field_validator("tool_choice")
-    @classmethod
-    def _no_tool(cls, value: Any) -> Any:
-        if value not in (None, "none", "auto"):
-            raise ValueError(_NOT_SERVED)
-        return value
-
-    @field_validator("response_format")
-    @classmethod
-    def _plain_text(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value is not None and value.get("type") != "text":
-            raise ValueError("only {'type': 'text'} is supported yet; leave it out")
-        return value
+    top_k: Annotated[int | None, Field(ge=0)] = None
+    min_p: Annotated[float | None, Field(ge=0, le=1)] = None
+    repetition_penalty: Annotated[float | None, Field(gt=0, le=2)] = None
+    min_tokens: Annotated[int | None, Field(ge=0)] = None
+    ignore_eos: bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
     @field_validator("modalities")
     @classmethod
@@ -119,19 +131,68 @@ class ChatRequest(BaseModel):
             raise ValueError(f"at most {MAX_STOPS} stop strings are supported")
         return value
 
+    @field_validator("top_logprobs")
+    @classmethod
+    def _beside_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and not info.data.get("logprobs"):
+            raise ValueError("top_logprobs needs logprobs to be true")
+        return value
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _beside_tools(cls, value: ToolChoice | None, info: ValidationInfo) -> ToolChoice | None:
+        if value not in (None, "none", "auto") and not info.data.get("tools"):
+            raise ValueError("tool_choice needs tools")
+        return value
+
+    @field_validator("guided_regex", "guided_choice", "guided_grammar")
+    @classmethod
+    def _one_wish(cls, value: Any, info: ValidationInfo) -> Any:
+        others = ("response_format", "guided_regex", "guided_choice", "guided_grammar")
+        if value is not None and any(info.data.get(other) is not None for other in others):
+            raise ValueError("only one of response_format and the guided_ parameters can be kept")
+        return value
+
     def to_request(self, default_max_tokens: int) -> types.Request:
         """The request as the engine takes it."""
         limit = self.max_completion_tokens or self.max_tokens or default_max_tokens
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        messages = tuple(message.to_message() for message in self.messages)
-        sampling = types.SamplingParams(
+        calls = tool_grammar(self.tool_choice, parallel=self.parallel_tool_calls is not False)
+        tools = tuple(tool.to_tool() for tool in self.tools or ()) if calls else ()
+        wanted = next((wish for wish in self._grammars() if wish is not None), None)
+        return types.Request(
+            tuple(message.to_message() for message in self.messages),
+            max_new_tokens=limit,
+            stop=stop,
+            sampling=self._sampling(),
+            tools=tools,
+            grammar=calls if tools and calls and not (wanted and calls.mode == "auto") else wanted,
+        )
+
+    def _grammars(self) -> tuple[types.Grammar | None, ...]:
+        regex, choice, lark = self.guided_regex, self.guided_choice, self.guided_grammar
+        return (
+            format_grammar(self.response_format),
+            None if regex is None else types.RegexGrammar(regex),
+            None if choice is None else types.ChoiceGrammar(tuple(choice)),
+            None if lark is None else types.LarkGrammar(lark),
+        )
+
+    def _sampling(self) -> types.SamplingParams:
+        return types.SamplingParams(
             temperature=self.temperature or 0.0,
             top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=self.top_k or 0,
+            min_p=self.min_p or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
             presence_penalty=self.presence_penalty or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
+            logit_bias=tuple((self.logit_bias or {}).items()),
+            min_new_tokens=self.min_tokens or 0,
+            ignore_eos=bool(self.ignore_eos),
+            num_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             seed=self.seed,
         )
-        return types.Request(messages, max_new_tokens=limit, stop=stop, sampling=sampling)
 
     @property
     def wants_usage(self) -> bool:

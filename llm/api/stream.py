@@ -8,12 +8,12 @@ usage chunk, and that one is sent only when asked for; no `id:` lines and no com
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llm.api.errors import ApiError
-from llm.types import Finished, FinishReason, Usage
+from llm.types import Committed, Finished, FinishReason, TokenLogprobs, ToolCall, Usage
 
 DONE = b"data: [DONE]\n\n"
 
@@ -38,6 +38,8 @@ def finish_reason(finished: Finished) -> str:
     match finished.reason:
         case FinishReason.STOP:
             return "stop"
+        case FinishReason.TOOL_CALLS:
+            return "tool_calls"
         case FinishReason.LENGTH:
             return "length"
         case FinishReason.CANCELLED:
@@ -48,50 +50,110 @@ def finish_reason(finished: Finished) -> str:
             raise ApiError(500, finished.error or "the generation failed", code="server_error")
 
 
+Json = dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The identity of one answer, the same in all of its chunks."""
+    """The identity of one answer, the same in all of its chunks.
+
+    token_bytes: what a token adds to the text, for log-probabilities.
+    """
 
     completion_id: str
     created: int
     model: str
+    token_bytes: Callable[[int], bytes]
 
-    def whole(self, text: str, finished: Finished) -> dict[str, Any]:
-        """The answer in one piece. Raises ApiError where it is not complete."""
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": None,
-            "finish_reason": finish_reason(finished),
-        }
-        usage = usage_body(finished.usage)
-        return {**self._head("chat.completion"), "choices": [choice], "usage": usage}
+    def role_chunk(self, index: int) -> Json:
+        """The first chunk of a choice."""
+        return self._chunk(index, {"role": "assistant", "content": ""})
 
-    def role_chunk(self) -> bytes:
-        """The first chunk."""
-        return self._chunk({"role": "assistant", "content": ""})
+    def event_chunk(self, index: int, part: Committed | ToolCall, num_calls: int) -> Json | None:
+        """A piece of the answer; None where there is nothing to tell.
 
-    def text_chunk(self, text: str) -> bytes:
-        """A piece of the answer."""
-        return self._chunk({"content": text})
+        num_calls: tools that this choice has called before.
+        """
+        if isinstance(part, ToolCall):
+            function = {"name": part.name, "arguments": part.arguments}
+            call = {"index": num_calls, "id": part.call_id, "type": "function"}
+            return self._chunk(index, {"tool_calls": [{**call, "function": function}]})
+        if not part.text and not part.logprobs:
+            return None
+        logprobs = [self._logprob(token) for token in part.logprobs]
+        return self._chunk(index, {"content": part.text}, logprobs=logprobs)
 
-    def finish_chunk(self, finished: Finished) -> bytes:
+    def finish_chunk(self, index: int, finished: Finished) -> Json:
         """The chunk that tells why it ended. Raises ApiError where the answer is not complete."""
-        return self._chunk({}, finish_reason(finished))
+        return self._chunk(index, {}, reason=finish_reason(finished))
 
-    def usage_chunk(self, usage: Usage) -> bytes:
-        """The chunk after it."""
-        head = self._head("chat.completion.chunk")
-        return event({**head, "choices": [], "usage": usage_body(usage)})
+    def usage_chunk(self, usages: Sequence[Usage]) -> Json:
+        """The last chunk: what all choices cost, their common prompt counted once."""
+        total = replace(
+            usages[0],
+            num_completion_tokens=sum(usage.num_completion_tokens for usage in usages),
+        )
+        return {**self._head(), "choices": [], "usage": usage_body(total)}
 
-    def _head(self, kind: str) -> dict[str, Any]:
+    def _head(self) -> Json:
         return {
             "id": self.completion_id,
-            "object": kind,
+            "object": "chat.completion.chunk",
             "created": self.created,
             "model": self.model,
         }
 
-    def _chunk(self, delta: dict[str, str], reason: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": reason}
-        return event({**self._head("chat.completion.chunk"), "choices": [choice]})
+    def _chunk(
+        self,
+        index: int,
+        delta: Json,
+        *,
+        reason: str | None = None,
+        logprobs: Sequence[Json] = (),
+    ) -> Json:
+        choice: Json = {"index": index, "delta": delta, "finish_reason": reason}
+        if logprobs:
+            choice["logprobs"] = {"content": list(logprobs), "refusal": None}
+        return {**self._head(), "choices": [choice]}
+
+    def _logprob(self, token: TokenLogprobs) -> Json:
+        best = [self._token(token_id, logprob) for token_id, logprob in token.top]
+        return {**self._token(token.token, token.logprob), "top_logprobs": best}
+
+    def _token(self, token_id: int, logprob: float) -> Json:
+        raw = self.token_bytes(token_id)
+        # JSON has no infinity; this is what OpenAI sends for the impossible.
+        finite = max(logprob, -9999.0)
+        return {"token": raw.decode("utf-8", "replace"), "logprob": finite, "bytes": list(raw)}
+
+
+def fold(chunks: Sequence[Json]) -> Json:
+    """The answer in one piece, from the chunks of its stream, usage last."""
+    choices: dict[int, Json] = {}
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            _add(choices.setdefault(choice["index"], _empty_choice(choice["index"])), choice)
+    for choice in choices.values():
+        if choice["message"].get("tool_calls") and not choice["message"]["content"]:
+            choice["message"]["content"] = None
+    whole = {**chunks[-1], "object": "chat.completion"}
+    return {**whole, "choices": [choices[index] for index in sorted(choices)]}
+
+
+def _empty_choice(index: int) -> Json:
+    message = {"role": "assistant", "content": "", "refusal": None}
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": None}
+
+
+def _add(whole: Json, piece: Json) -> None:
+    """Add a chunk's choice to what its choice is so far."""
+    message, delta = whole["message"], piece["delta"]
+    message["content"] += delta.get("content") or ""
+    for call in delta.get("tool_calls", ()):
+        # Calls come whole and in order.
+        kept = {key: value for key, value in call.items() if key != "index"}
+        message.setdefault("tool_calls", []).append(kept)
+    if piece.get("logprobs"):
+        whole["logprobs"] = whole["logprobs"] or {"content": [], "refusal": None}
+        whole["logprobs"]["content"] += piece["logprobs"]["content"]
+    whole["finish_reason"] = piece["finish_reason"] or whole["finish_reason"]

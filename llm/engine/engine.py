@@ -34,6 +34,7 @@ from llm.tokenizer import Tokenizer
 from llm.types import (
     Finished,
     FinishReason,
+    GrammarError,
     InvalidRequestError,
     Message,
     QueueFullError,
@@ -159,6 +160,10 @@ class Engine:
         """How many tokens a conversation takes as a prompt."""
         return len(self._template.encode(messages, self._tokenizer))
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to the text."""
+        return self._tokenizer.token_bytes(token_id)
+
     def warm_up(self) -> None:
         """Run a prefill and each kind of step once, so that the first caller is fast."""
         endless = replace(self._spec, eos_ids=frozenset())
@@ -191,7 +196,7 @@ class Engine:
         if grammar is None and not request.tools:
             return None
         if self._spec.attention is not Attention.CAUSAL_VERIFIED:
-            raise InvalidRequestError("this model cannot be held to a grammar or tools yet")
+            raise GrammarError("this model cannot be held to a grammar or tools yet")
         auto = grammar is None or (isinstance(grammar, ToolGrammar) and grammar.mode == "auto")
         constraint = Constraint(
             self._grammars.calls(request.tools)
@@ -205,7 +210,7 @@ class Engine:
         shortest = constraint.closing()
         if not auto and (shortest is None or len(shortest) >= max_new):
             needed = "no length would do" if shortest is None else f"{len(shortest) + 1} are needed"
-            raise InvalidRequestError(f"{max_new} tokens are too few for this grammar; {needed}")
+            raise GrammarError(f"{max_new} tokens are too few for this grammar; {needed}")
         return constraint
 
     def _checked_prompt(self, request: Request) -> list[int]:

@@ -180,7 +180,9 @@ class Running:
         events = self._text.commit(ids, () if ended or full else self.canvas.drafts)
         logprobs = tuple(self._picker.logprobs[: len(ids) - num_forced])
         if self.request.sampling.num_logprobs is not None:
-            logprobs += (TokenLogprobs(0.0, ()),) * num_forced
+            logprobs += tuple(
+                TokenLogprobs(token, 0.0, ()) for token in ids[len(ids) - num_forced :]
+            )
         self._tell(
             [replace(e, logprobs=logprobs) if isinstance(e, Committed) else e for e in events]
         )

@@ -132,10 +132,12 @@ def top_logprobs(logits: Logits, token: int, num_best: int) -> TokenLogprobs:
     row -= np.log(np.exp(row).sum())
     num_best = min(num_best, len(row))
     if num_best == 0:
-        return TokenLogprobs(float(row[token]), ())
+        return TokenLogprobs(token, float(row[token]), ())
     (candidates,) = np.nonzero(row >= _kth_largest(row, num_best))
     best = candidates[np.argsort(-row[candidates], kind="stable")][:num_best]
-    return TokenLogprobs(float(row[token]), tuple((int(id_), float(row[id_])) for id_ in best))
+    return TokenLogprobs(
+        token, float(row[token]), tuple((int(id_), float(row[id_])) for id_ in best)
+    )
 
 
 def _kth_largest(values: NDArray[np.float64], k: int) -> float:

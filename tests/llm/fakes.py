@@ -49,6 +49,9 @@ class FakeEngine:
         self.generations: list[FakeGeneration] = []
         self.submitted = threading.Event()
 
+    def token_bytes(self, token_id: int) -> bytes:
+        return f"<{token_id}>".encode()
+
     def submit(self, request: Request) -> FakeGeneration:
         if self.error is not None:
             raise self.error

@@ -160,15 +160,15 @@ def test_hanging_up_aborts_the_generation(api: Api, stream: bool) -> None:
 @pytest.mark.parametrize(
     ("change", "param", "says"),
     [
-        ({"n": 2}, "n", "only one choice"),
-        ({"tools": [{"type": "function"}]}, "tools", "not supported"),
-        ({"tool_choice": "required"}, "tool_choice", "not supported"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "'text'"),
-        ({"logprobs": True}, "logprobs", "not supported"),
-        ({"logit_bias": {"1": 2}}, "logit_bias", "not supported"),
+        ({"n": 9}, "n", "less than or equal to 8"),
+        ({"tools": [{"type": "function"}]}, "tools", "required"),
+        ({"tool_choice": "required"}, "tool_choice", "needs tools"),
+        ({"response_format": {"type": "xml"}}, "response_format", "json_object"),
+        ({"top_logprobs": 1}, "top_logprobs", "needs logprobs"),
+        ({"logit_bias": {"1": 200}}, "logit_bias", "less than or equal to 100"),
         ({"modalities": ["text", "audio"]}, "modalities", "'text'"),
         ({"messages": []}, "messages", "at least 1"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role", "'system'"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role", "'system'"),
         ({"messages": "Hi"}, "messages", "array"),
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
         ({"temperature": 3}, "temperature", "less than or equal to 2"),
@@ -240,7 +240,7 @@ def test_messages_reach_the_engine_as_text(api: Api) -> None:
     ("error", "status", "kind"),
     [
         (InvalidRequestError("too long"), 400, "invalid_request_error"),
-        (QueueFullError("full"), 429, "rate_limit_error"),
+        (QueueFullError("full"), 503, "server_error"),
     ],
 )
 def test_what_the_engine_refuses(api: Api, error: Exception, status: int, kind: str) -> None:

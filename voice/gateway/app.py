@@ -8,11 +8,13 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from starlette.middleware.cors import CORSMiddleware
 
+from llm.api import decisions, responses
 from llm.api.app import create_router
 from llm.api.auth import KeyFile
 from llm.api.body_limits import BodyLimitMiddleware
 from llm.api.guard import GuardMiddleware
-from llm.config import ConfigError, keys_path
+from llm.api.responses_store import ResponseStore
+from llm.config import ConfigError, data_home, keys_path
 from voice.config import Config
 from voice.gateway.security import SecurityMiddleware, is_loopback
 from voice.gateway.server import run
@@ -63,6 +65,8 @@ def create_app(gateway: Gateway, doors: Doors = ON_LOOPBACK) -> FastAPI:
 
     app.add_api_websocket_route("/v1/voice", gateway.converse)
     app.include_router(create_router(gateway.chat))
+    app.include_router(responses.create_router(gateway.responses))
+    app.include_router(decisions.create_router(gateway.language_model, gateway.responses.model))
     app.mount("/", WebFiles(directory=web_folder(), html=True))
     return app
 
@@ -85,6 +89,10 @@ def _add_guards(app: FastAPI, doors: Doors) -> None:
     )
 
 
+def _open_store(days: int) -> ResponseStore | None:
+    return ResponseStore(data_home() / "responses.sqlite3", days) if days else None
+
+
 def serve(config: Config) -> int:
     """Serve until SIGINT or SIGTERM, and return the exit code (`ember up`).
 
@@ -98,8 +106,10 @@ def serve(config: Config) -> int:
             f"others can reach {config.host} and there is no key: make one with "
             "'ember keys add NAME', or listen on 127.0.0.1"
         )
+    store = _open_store(config.stored_response_days)
     gateway = Gateway(
         model=config.llm_model,
+        store=store,
         # English has about four characters a token: half of the context stays for the answer.
         max_history_characters=min(MAX_HISTORY_CHARACTERS, 2 * config.max_context_tokens),
     )
@@ -112,4 +122,8 @@ def serve(config: Config) -> int:
 
         return assistant.Assistant.load(config)
 
-    return run(app, gateway, load, host=config.host, port=config.port)
+    try:
+        return run(app, gateway, load, host=config.host, port=config.port)
+    finally:
+        if store is not None:
+            store.close()

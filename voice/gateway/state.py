@@ -9,6 +9,8 @@ from fastapi import WebSocket
 
 from llm.api.chat import ChatService
 from llm.api.guard import MeteredEngine, TextEngine
+from llm.api.responses import ResponsesService
+from llm.api.responses_store import ResponseStore
 from voice.gateway.websocket import WebSocketConnection
 from voice.session import GOING_AWAY, Goodbye, Pipeline, Session
 
@@ -48,9 +50,12 @@ class Stage(Enum):
 class Gateway:
     """What the routes share: how far the server is, the models once loaded, the open sessions."""
 
-    def __init__(self, *, model: str, max_history_characters: int) -> None:
+    def __init__(
+        self, *, model: str, max_history_characters: int, store: ResponseStore | None = None
+    ) -> None:
         self.stage = Stage.LOADING
-        self.chat = ChatService(self._engine, model)
+        self.chat = ChatService(self.language_model, model)
+        self.responses = ResponsesService(self.language_model, model, store)
         self._assistant: Assistant | None = None
         self._metered: MeteredEngine | None = None
         self._max_history_characters = max_history_characters
@@ -67,6 +72,7 @@ class Gateway:
         """End every session (close code 1001) and abort every generation."""
         self.stage = Stage.STOPPING
         self.chat.abort_all()
+        self.responses.abort_all()
         for session in self._sessions:
             session.end(GOING_AWAY)
 
@@ -91,5 +97,6 @@ class Gateway:
         finally:
             self._sessions.discard(session)
 
-    def _engine(self) -> MeteredEngine | None:
+    def language_model(self) -> MeteredEngine | None:
+        """The language model, or None while it may not be used."""
         return self._metered if self.stage is Stage.READY else None
