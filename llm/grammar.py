@@ -13,6 +13,7 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+from llm.engine.constraint import OPENING, Closers
 from llm.tokenizer import Tokenizer
 from llm.types import (
     ChoiceGrammar,
@@ -40,6 +41,9 @@ _LIMITS = LLParserLimits(
 )
 
 _IGNORED = ("$schema", "$id", "$comment", "title", "description", "default", "examples")
+_NAMES = ("/properties", "/$defs", "/definitions", "/patternProperties", "/dependentSchemas")
+"""What is inside these has names of the caller's, not keywords."""
+
 _UNENFORCED = (
     "not",
     "if",
@@ -64,24 +68,23 @@ class Grammars:
         ends = sorted(eos_ids) or [0]
         vocabulary = TokenizerWrapper(_Vocabulary(tokenizer, ends[0]))
         self._tokenizer = LLTokenizer(vocabulary, eos_token=ends)
+        self.closers = Closers.of(tokenizer)
         self._kept: OrderedDict[str, LLMatcher] = OrderedDict()
         self._num_bytes = 0
 
     def matcher(self, grammar: Grammar, tools: Sequence[Tool] = ()) -> LLMatcher:
         """A matcher at the start of the grammar; tools: what a ToolGrammar may call.
 
-        Raises GrammarError where it cannot be enforced, naming why.
+        With tools and mode `auto` it is for calls whose `<tool_call` was just written. Raises
+        GrammarError where it cannot be enforced, naming why.
         """
-        return self._compiled(_source(grammar, tools))
-
-    def calls(self, tools: Sequence[Tool]) -> LLMatcher:
-        """A matcher for calls whose `<tool_call` was just written."""
-        opened = CALL_OPENS.removesuffix(">")
-        source = _tool_source(ToolGrammar("auto"), tools)
-        first = f"start: {_quoted(CALL_OPENS)} call "
-        assert source.startswith(first), "a call opens with its tag"
-        rest = _quoted(CALL_OPENS.removeprefix(opened))
-        return self._compiled(f"start: {rest} call " + source.removeprefix(first))
+        source = _source(grammar, tools)
+        if isinstance(grammar, ToolGrammar) and grammar.mode == "auto":
+            opens = f"start: {_quoted(CALL_OPENS)} "
+            assert source.startswith(opens), "a call opens with its tag"
+            rest = CALL_OPENS.removeprefix(OPENING.decode())
+            source = f"start: {_quoted(rest)} {source.removeprefix(opens)}"
+        return self._compiled(source)
 
     def _compiled(self, source: str) -> LLMatcher:
         if source not in self._kept:
@@ -187,8 +190,11 @@ def _checked_schema(text: str, where: str = "json_schema") -> dict[str, Any]:
             raise GrammarError(f"{where} is nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, dict):
             for keyword in _UNENFORCED:
-                if keyword in value and not path.endswith((".properties", ".$defs")):
+                if keyword not in value or path.endswith(_NAMES):
+                    continue
+                if value[keyword] is not False:
                     raise GrammarError(f"'{keyword}' at {path} cannot be enforced")
+                del value[keyword]
     return {key: value for key, value in schema.items() if key not in _IGNORED}
 
 
@@ -200,12 +206,12 @@ def _walk(schema: object, where: str) -> Iterator[tuple[str, int, object]]:
         yield path, depth, value
         if isinstance(value, dict):
             waiting += [
-                (f"{path}.{key}", depth + 1, inner)
+                (f"{path}/{key}", depth + 1, inner)
                 for key, inner in value.items()
                 if key not in {"enum", "const", *_IGNORED}
             ]
         elif isinstance(value, list):
-            waiting += [(f"{path}.{i}", depth + 1, inner) for i, inner in enumerate(value)]
+            waiting += [(f"{path}/{i}", depth + 1, inner) for i, inner in enumerate(value)]
 
 
 def _reason(error: str) -> str:

@@ -22,6 +22,10 @@ class GrammarError(InvalidRequestError):
     """What an answer should look like cannot be enforced; the message says what to change."""
 
 
+class ContextLengthError(InvalidRequestError):
+    """The prompt is longer than what the model can read; the message says by how much."""
+
+
 class QueueFullError(RuntimeError):
     """The engine already holds as many requests as it may; the caller should retry later."""
 
@@ -251,7 +255,7 @@ class Request:
     tokens are picked. deadline_ms: time from admission after which the answer is cut off, None =
     never. cache_salt: callers with another salt never share cached prefixes with this one.
     tools: what the model may call. grammar: what the answer must be, None = any text, or with tools
-    also calls of them.
+    also calls of them. prompt: plain text to go on from, in place of messages, which are empty then.
     """
 
     messages: tuple[Message, ...]
@@ -263,6 +267,7 @@ class Request:
     cache_salt: str = ""
     tools: tuple[Tool, ...] = ()
     grammar: Grammar | None = None
+    prompt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ LAYERS = {
 
 SHELLS = (
     "voice/session.py",
+    "voice/live.py",
+    "voice/harness.py",
     "voice/pipeline.py",
     "voice/assistant.py",
     "voice/gateway/*.py",

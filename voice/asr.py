@@ -22,6 +22,13 @@ from faster_whisper.tokenizer import Tokenizer
 from faster_whisper.transcribe import get_ctranslate2_storage, get_suppressed_tokens
 
 from voice.events import LISTEN_RATE_HZ, Samples
+from voice.hallucination import (
+    MIN_MEAN_LOG_PROBABILITY,
+    NO_SPEECH_PROBABILITY,
+    cut_loops,
+    is_made_up,
+    is_phantom,
+)
 
 WINDOW_S = 30
 _ONE_SENTENCE_S = 8.0
@@ -36,10 +43,8 @@ _END_TOLERANCE_S = 0.4
 # Fast speech has about 5 words, or 7 tokens, a second. It bounds what a decoder gone wrong costs.
 _TOKENS_PER_S = 7
 _SPARE_TOKENS = 10
-# Above this probability of no speech, and with words below this mean log probability, Whisper is
-# making words up (thresholds of the Whisper paper, arXiv 2212.04356, section 4.5).
-_NO_SPEECH_PROBABILITY = 0.6
-_MIN_MEAN_LOG_PROBABILITY = -1.0
+# A prompt takes time to read, and above this the decoder begins to repeat it.
+_MAX_PROMPT_TOKENS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +66,11 @@ class WhisperRecogniser:
     """Whisper in CTranslate2's format, int8 on the CPU.
 
     folder: model.bin, config.json, tokenizer.json and the vocabulary. num_threads: 1 or more.
-    Multilingual models are told to expect English.
+    hot_words: names and terms to expect, as in "Ember, Zermatt"; they are put before the decoder
+    as if they had been said. Multilingual models are told to expect English.
     """
 
-    def __init__(self, folder: Path, num_threads: int) -> None:
+    def __init__(self, folder: Path, num_threads: int, hot_words: str = "") -> None:
         self._whisper = WhisperModel(
             str(folder), device="cpu", compute_type="int8", cpu_threads=num_threads
         )
@@ -75,6 +81,8 @@ class WhisperRecogniser:
             language="en",
         )
         self._suppressed = list(get_suppressed_tokens(self._tokenizer, [-1]))
+        self._hot_words = hot_words.strip()
+        self._prompt = self._prompt_tokens()
 
     def transcribe(self, samples: Samples) -> Transcript:
         """Transcribe an utterance, in one pass up to 29 s, in windows of 30 s above."""
@@ -93,7 +101,17 @@ class WhisperRecogniser:
         if stopped_early(tokens, first_timestamp=first_timestamp, duration_s=duration_s):
             return self._transcribe_in_windows(samples)
         spoken = cut_repetition(tokens, first_timestamp=first_timestamp, duration_s=duration_s)
-        return Transcript(self._tokenizer.decode(spoken).strip())
+        text = cut_loops(self._tokenizer.decode(spoken).strip())
+        phantom = is_phantom(text, result.no_speech_prob, mean_log_probability)
+        return Transcript("" if phantom else text)
+
+    def _prompt_tokens(self) -> list[int]:
+        """What the decoder reads first: the hot words, as text said before, and the task."""
+        start: list[int] = list(self._tokenizer.sot_sequence)
+        if not self._hot_words:
+            return start
+        words: list[int] = self._tokenizer.encode(f" {self._hot_words}")
+        return [self._tokenizer.sot_prev, *words[:_MAX_PROMPT_TOKENS], *start]
 
     def _features(self, samples: Samples) -> np.ndarray:
         """Log-mel features [1, mels, frames] of the utterance and the silence after it."""
@@ -103,12 +121,12 @@ class WhisperRecogniser:
         return np.ascontiguousarray(features[None, :, : num_samples // _HOP_SAMPLES], np.float32)
 
     def _decode(self, features: np.ndarray, duration_s: float):  # type: ignore[no-untyped-def] # noqa: ANN202 - CTranslate2 has no types
-        prompt = self._tokenizer.sot_sequence
+        num_new = _SPARE_TOKENS + math.ceil(_TOKENS_PER_S * duration_s)
         return self._whisper.model.generate(
             self._whisper.model.encode(get_ctranslate2_storage(features)),
-            [prompt],
+            [self._prompt],
             beam_size=1,
-            max_length=len(prompt) + _SPARE_TOKENS + math.ceil(_TOKENS_PER_S * duration_s),
+            max_length=len(self._prompt) + num_new,
             return_scores=True,
             return_no_speech_prob=True,
             suppress_tokens=self._suppressed,
@@ -121,10 +139,11 @@ class WhisperRecogniser:
             beam_size=1,
             temperature=0.0,
             condition_on_previous_text=False,
-            no_speech_threshold=_NO_SPEECH_PROBABILITY,
-            log_prob_threshold=_MIN_MEAN_LOG_PROBABILITY,
+            no_speech_threshold=NO_SPEECH_PROBABILITY,
+            log_prob_threshold=MIN_MEAN_LOG_PROBABILITY,
+            hotwords=self._hot_words or None,
         )
-        return Transcript(" ".join(segment.text.strip() for segment in segments))
+        return Transcript(cut_loops(" ".join(segment.text.strip() for segment in segments)))
 
 
 def window_s(duration_s: float) -> int:
@@ -160,11 +179,3 @@ def stopped_early(tokens: Sequence[int], *, first_timestamp: int, duration_s: fl
         (t - first_timestamp) * _SECONDS_PER_TIMESTAMP for t in tokens if t >= first_timestamp
     ]
     return max(times_s, default=0.0) < duration_s - _MOST_LEFT_S
-
-
-def is_made_up(no_speech_probability: float, mean_log_probability: float) -> bool:
-    """Whether Whisper most likely invented the words: nobody spoke, and it is unsure of them."""
-    return (
-        no_speech_probability > _NO_SPEECH_PROBABILITY
-        and mean_log_probability < _MIN_MEAN_LOG_PROBABILITY
-    )

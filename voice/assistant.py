@@ -22,6 +22,7 @@ from voice.asr import WhisperRecogniser
 from voice.config import Config
 from voice.events import LISTEN_RATE_HZ
 from voice.pipeline import Pipeline
+from voice.smart_turn import SmartTurn
 from voice.tts import PiperSynthesiser
 from voice.vad import SileroVad, trim
 
@@ -45,14 +46,15 @@ class Assistant:
         Progress of downloads goes to stderr. Raises ConfigError where a setting names a model of
         another kind, ModelError where a model cannot be had or loaded.
         """
-        kinds = ("llm", "asr", "tts", "vad")
-        llm, asr, tts, vad = _pull(config, kinds)
+        kinds = ("llm", "asr", "tts", "vad", "turn")
+        llm, asr, tts, vad, turn = _pull(config, kinds)
         started = time.perf_counter()
         with ThreadPoolExecutor(len(kinds)) as pool:
             engine = pool.submit(_load_engine, llm, config)
-            recogniser = pool.submit(_load_recogniser, asr, num_compute_threads(config))
+            recogniser = pool.submit(_load_recogniser, asr, config)
             synthesiser = pool.submit(_load_synthesiser, tts)
             detector = pool.submit(_load_vad, vad)
+            endpoint = pool.submit(_load_endpoint, turn)
             with _closing_on_failure(engine):
                 pipeline = Pipeline(
                     vad=detector.result(),
@@ -61,6 +63,7 @@ class Assistant:
                     synthesiser=synthesiser.result(),
                     max_answer_tokens=config.max_answer_tokens,
                     system_prompt=config.system_prompt,
+                    endpoint=endpoint.result(),
                 )
         return cls(pipeline, engine.result(), time.perf_counter() - started)
 
@@ -116,9 +119,9 @@ def _notice(line: str) -> None:
     print(line, file=sys.stderr)  # noqa: T201 - to whoever started the program
 
 
-def _load_recogniser(folder: Path, num_threads: int) -> WhisperRecogniser:
+def _load_recogniser(folder: Path, config: Config) -> WhisperRecogniser:
     with _loading(folder):
-        recogniser = WhisperRecogniser(folder, num_threads)
+        recogniser = WhisperRecogniser(folder, num_compute_threads(config), config.hot_words)
         recogniser.transcribe(np.zeros(LISTEN_RATE_HZ, np.float32))
     return recogniser
 
@@ -136,6 +139,14 @@ def _load_vad(folder: Path) -> SileroVad:
         vad = SileroVad(folder / "silero_vad.onnx")
         trim(np.zeros(LISTEN_RATE_HZ, np.float32), vad)
     return vad
+
+
+def _load_endpoint(folder: Path) -> SmartTurn:
+    with _loading(folder):
+        (model,) = folder.glob("*.onnx")
+        endpoint = SmartTurn(model)
+        endpoint.probability(np.zeros(LISTEN_RATE_HZ, np.float32))
+    return endpoint
 
 
 @contextmanager

@@ -38,8 +38,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendAudio:
-    """Send this piece of the answer, mono in [-1, 1]."""
+    """Send this piece of the turn's answer, mono in [-1, 1]."""
 
+    turn: int
     samples: Samples
 
 
@@ -99,14 +100,15 @@ class History:
 class Dialogue:
     """The state of one connection.
 
-    max_history_characters: see History. Methods return what to do, in order, and raise WireError
-    for what the client may not do now; the state is then as before.
+    history: the conversation before. turn: the highest turn number used so far. Methods return what
+    to do, in order, and raise WireError for what the client may not do now; the state is then as
+    before.
     """
 
-    def __init__(self, *, max_history_characters: int) -> None:
+    def __init__(self, history: History, turn: int = 0) -> None:
         self.state = State.IDLE
-        self.turn = 0
-        self._history = History(max_history_characters)
+        self.turn = turn
+        self._history = history
         self._utterance = bytearray()
         self._question = ""
         self._answer: list[str] = []
@@ -123,6 +125,8 @@ class Dialogue:
                 return self._ask(text)
             case wire.Cancel():
                 return self._cancel()
+            case wire.ListenStart() | wire.ListenStop() | wire.Playback():
+                raise wire.illegal_move(f"{message.TYPE} has no place in push to talk")
 
     def receive_audio(self, pcm: bytes) -> Sequence[Action]:
         """The next piece of the utterance, PCM16 at LISTEN_RATE_HZ. Raises WireError."""
@@ -133,7 +137,7 @@ class Dialogue:
         if self.state is State.DISCARDING:
             return ()
         if self.state is not State.LISTENING:
-            raise _illegal("audio comes after speech.start")
+            raise wire.illegal_move("audio comes after speech.start")
         if len(self._utterance) + len(pcm) > _MAX_UTTERANCE_BYTES:
             self._utterance.clear()
             self.state = State.DISCARDING
@@ -165,13 +169,13 @@ class Dialogue:
                 self._answer.append(text)
                 return (Send(wire.AnswerCommitted(turn, text)),)
             case events.Speech(turn, samples):
-                return (*self._open_audio(turn), SendAudio(samples))
+                return (*self._open_audio(turn), SendAudio(turn, samples))
             case events.TurnEnded():
                 return self._finish(event)
 
     def _start_speech(self) -> Sequence[Action]:
         if self.state is State.LISTENING:
-            raise _illegal("speech has started already; send speech.end first")
+            raise wire.illegal_move("speech has started already; send speech.end first")
         interruption = self._interrupt()
         self.turn += 1
         self.state = State.LISTENING
@@ -182,14 +186,14 @@ class Dialogue:
             self.state = State.IDLE
             return ()
         if self.state is not State.LISTENING:
-            raise _illegal("speech.end comes after speech.start")
+            raise wire.illegal_move("speech.end comes after speech.start")
         pcm = bytes(self._utterance)
         self._utterance.clear()
         return (self._run(pcm=pcm, text=None),)
 
     def _ask(self, text: str) -> Sequence[Action]:
         if self.state is State.LISTENING:
-            raise _illegal("speech has started; send speech.end or cancel first")
+            raise wire.illegal_move("speech has started; send speech.end or cancel first")
         interruption = self._interrupt()
         self.turn += 1
         transcript = Send(wire.Transcript(self.turn, text))
@@ -236,7 +240,3 @@ class Dialogue:
 
 def _sends(messages: Iterable[wire.ServerMessage]) -> tuple[Action, ...]:
     return tuple(Send(message) for message in messages)
-
-
-def _illegal(message: str) -> WireError:
-    return WireError(ErrorCode.ILLEGAL_MOVE, message)

@@ -46,6 +46,7 @@ from voice.events import (
     TurnOutcome,
 )
 from voice.normalise import speakable
+from voice.smart_turn import EndpointModel
 from voice.tts import Synthesiser
 from voice.vad import Vad, trim
 
@@ -88,7 +89,8 @@ class StageError(RuntimeError):
 class Pipeline:
     """Everything that a turn needs; holds nothing of any turn, so turns may overlap.
 
-    max_answer_tokens: longest answer. system_prompt: said to the language model first.
+    max_answer_tokens: longest answer. system_prompt: said to the language model first. endpoint:
+    hears whether a speaker has finished; None: only the length of a silence tells.
     """
 
     vad: Vad
@@ -97,6 +99,7 @@ class Pipeline:
     synthesiser: Synthesiser
     max_answer_tokens: int
     system_prompt: str
+    endpoint: EndpointModel | None = None
 
     @property
     def output_rate_hz(self) -> int:
@@ -111,17 +114,19 @@ class Pipeline:
         history: Sequence[Message],
         *,
         speak: bool = True,
+        released: asyncio.Event | None = None,
     ) -> AsyncGenerator[TurnEvent, None]:
         """Answer an utterance or a typed text, exactly one of which is given.
 
         turn: number that every event carries. samples: mono float32 [n] at 16 kHz. history: the
         conversation before, without the system prompt. speak: whether to synthesise the answer.
-        The last event is always the one TurnEnded. Closing the generator, or cancelling who reads
-        it, aborts the answer and leaves no task behind.
+        released: until it is set only the first clause is synthesised, as the answer may not be
+        wanted; None: go ahead. The last event is always the one TurnEnded. Closing the generator,
+        or cancelling who reads it, aborts the answer and leaves no task behind.
         """
         assert (samples is None) != (text is None), "speech or text, one of the two"
         events: asyncio.Queue[TurnEvent] = asyncio.Queue()
-        work = _Turn(self, turn, events, speak=speak)
+        work = _Turn(self, turn, events, speak=speak, released=released)
         task = asyncio.create_task(work.run(samples, text, tuple(history)))
         try:
             while True:
@@ -138,12 +143,19 @@ class _Turn:
     """One turn under way, with its clock. `events` is unbounded: an answer has a longest length."""
 
     def __init__(
-        self, parts: Pipeline, turn: int, events: asyncio.Queue[TurnEvent], *, speak: bool
+        self,
+        parts: Pipeline,
+        turn: int,
+        events: asyncio.Queue[TurnEvent],
+        *,
+        speak: bool,
+        released: asyncio.Event | None,
     ) -> None:
         self._parts = parts
         self._turn = turn
         self._emit: Callable[[TurnEvent], None] = events.put_nowait
         self._speaks = speak
+        self._released = released
         self._started = time.perf_counter()
         self._times = StageTimes()
         self._usage: Usage | None = None
@@ -260,6 +272,8 @@ class _Turn:
                 self._times = replace(self._times, first_audio_ms=self._elapsed_ms())
             self._emit(Speech(self._turn, samples, self._parts.output_rate_hz, clause))
             self._note_reserve(len(samples))
+            if self._released is not None:
+                await self._released.wait()
 
     def _note_reserve(self, num_samples: int) -> None:
         """Tell the language model how far speech is ahead of the ear, playing since its start."""

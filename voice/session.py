@@ -1,7 +1,8 @@
 """One connection's tasks and queues, around the decisions of `voice.dialogue`.
 
-Three kinds of task: one reads, one writes, one runs the answer. Whatever ends first ends the
-session; everything is then cancelled and awaited, so that a vanished client frees all it held.
+Three kinds of task: one reads, one writes, one runs the answer; a hands-free conversation has its
+own (`voice.live`) in the place of the last. Whatever ends first ends the session; everything is
+then cancelled and awaited, so that a vanished client frees all it held.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from llm.types import Message
-from voice.audio import float_from_pcm16, pcm16_from_float
-from voice.dialogue import Abort, Action, Dialogue, Run, Send, SendAudio
-from voice.events import LISTEN_RATE_HZ, Samples, TurnEvent
-from voice.wire import ErrorMessage, SessionReady, WireError, parse_client, serialise
+from voice import wire
+from voice.audio import AudioError, float_from_pcm16, pcm16_from_float
+from voice.conversation import FlushAudio
+from voice.dialogue import Abort, Action, Dialogue, History, Run, Send, SendAudio
+from voice.endpoint import ENDPOINTING, Eagerness, EndpointSettings, TurnTaking
+from voice.events import LISTEN_RATE_HZ, Samples
+from voice.live import Live, Output, Parts
+from voice.wire import ErrorCode, ErrorMessage, SessionReady, WireError, parse_client, serialise
 
 MAX_MISTAKES = 10
 """Refused messages in a row that a client may send; one more closes the connection."""
@@ -30,6 +34,9 @@ SEND_TIMEOUT_S = 10.0
 
 CLOSE_TIMEOUT_S = 0.5
 """How long saying goodbye may take, so that a clogged connection cannot hold up a shutdown."""
+
+MAX_FRAME_BYTES = 2 * LISTEN_RATE_HZ
+"""The longest frame of a hands-free stream, 1 s: it is heard in one go."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,25 +58,6 @@ class Connection(Protocol):
 
     async def close(self, code: int, reason: str) -> None:
         """Say goodbye with a WebSocket close code (RFC 6455, section 7.4.1)."""
-        ...
-
-
-class Pipeline(Protocol):
-    """What answers a turn."""
-
-    @property
-    def output_rate_hz(self) -> int:
-        """The sample rate of the Speech it yields."""
-        ...
-
-    def run(
-        self,
-        turn: int,
-        samples: Samples | None,
-        text: str | None,
-        history: Sequence[Message],
-    ) -> AsyncGenerator[TurnEvent, None]:
-        """Answer what was said (mono float32 at LISTEN_RATE_HZ) or typed; ends after TurnEnded."""
         ...
 
 
@@ -129,15 +117,25 @@ class Outbox:
 class Session:
     """One client and its conversation.
 
-    max_history_characters: how much of the conversation the model is shown again.
+    max_history_characters: how much of the conversation the model is shown again. endpointing:
+    when a turn of a hands-free conversation is over.
     """
 
     def __init__(
-        self, connection: Connection, pipeline: Pipeline, *, max_history_characters: int
+        self,
+        connection: Connection,
+        pipeline: Parts,
+        *,
+        max_history_characters: int,
+        endpointing: EndpointSettings = ENDPOINTING,
     ) -> None:
         self._connection = connection
         self._pipeline = pipeline
-        self._dialogue = Dialogue(max_history_characters=max_history_characters)
+        self._endpointing = endpointing
+        self._history = History(max_history_characters)
+        self._dialogue = Dialogue(self._history)
+        self._live: Live | None = None
+        self._filling: asyncio.Task[None] | None = None
         self._outbox = Outbox(MAX_PENDING_BYTES)
         self._ended: asyncio.Future[Goodbye | None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -176,7 +174,7 @@ class Session:
             await self._outbox.has_room()
             try:
                 data = await self._connection.receive()
-                self._act(self._decide(data))
+                self._take(data)
                 num_mistakes = 0
             except DisconnectedError:
                 self.end(None)
@@ -186,10 +184,52 @@ class Session:
                 self._act([Send(ErrorMessage(error.code, str(error)))])
         self.end(TOO_MANY_MISTAKES)
 
-    def _decide(self, data: str | bytes) -> Sequence[Action]:
-        if isinstance(data, bytes):
-            return self._dialogue.receive_audio(data)
-        return self._dialogue.receive(parse_client(data))
+    def _take(self, data: str | bytes) -> None:
+        """Act on what the client sent. Raises WireError."""
+        message = None if isinstance(data, bytes) else parse_client(data)
+        if self._live is None:
+            if isinstance(message, wire.ListenStart):
+                self._listen(message)
+            elif isinstance(data, bytes):
+                self._act(self._dialogue.receive_audio(data))
+            elif message is not None:
+                self._act(self._dialogue.receive(message))
+        elif isinstance(message, wire.ListenStop):
+            self._stop_listening(self._live)
+        elif isinstance(data, bytes):
+            self._live.hear(_frame(data))
+        elif message is not None:
+            self._live.receive(message)
+
+    def _listen(self, message: wire.ListenStart) -> None:
+        settings = _with_eagerness(self._endpointing, message.eagerness)
+        self._act(self._dialogue.receive(wire.Cancel()))
+        self._live = Live(
+            self._pipeline,
+            settings,
+            self._history,
+            turn=self._dialogue.turn,
+            out=self._put,
+            start=self._start,
+            has_room=self._outbox.has_room,
+        )
+        self._filling = self._start(self._live.fill_gaps())
+
+    def _stop_listening(self, live: Live) -> None:
+        live.end()
+        if self._filling is not None:
+            self._filling.cancel()
+        self._dialogue = Dialogue(self._history, live.conversation.turn)
+        self._live = None
+
+    def _put(self, output: Output) -> None:
+        match output:
+            case Send(message):
+                self._outbox.add(serialise(message))
+            case SendAudio(_, samples):
+                self._outbox.add(pcm16_from_float(samples))
+            case FlushAudio():
+                self._outbox.drop_audio()
 
     async def _write(self) -> None:
         try:
@@ -203,10 +243,8 @@ class Session:
     def _act(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
-                case Send(message):
-                    self._outbox.add(serialise(message))
-                case SendAudio(samples):
-                    self._outbox.add(pcm16_from_float(samples))
+                case Send() | SendAudio():
+                    self._put(action)
                 case Run():
                     self._answer = self._start(self._run(action))
                 case Abort():
@@ -240,6 +278,29 @@ class Session:
             return
         _log.error("a task of a session failed", exc_info=error)
         self.end(INTERNAL_ERROR)
+
+
+def _frame(pcm: bytes) -> Samples:
+    """A frame of a hands-free stream. Raises WireError."""
+    if len(pcm) > MAX_FRAME_BYTES:
+        raise WireError(ErrorCode.BAD_AUDIO, f"a frame of {len(pcm)} bytes; send 1 s or less")
+    try:
+        return float_from_pcm16(pcm)
+    except AudioError as error:
+        raise WireError(ErrorCode.BAD_AUDIO, str(error)) from error
+
+
+def _with_eagerness(settings: EndpointSettings, eagerness: str) -> EndpointSettings:
+    """The settings with the client's wish. Raises WireError."""
+    if settings.turn_taking is TurnTaking.PUSH_TO_TALK:
+        raise wire.illegal_move("this server listens only between speech.start and speech.end")
+    if not eagerness:
+        return settings
+    known = [member.value for member in Eagerness]
+    if eagerness not in known:
+        message = f"'eagerness' must be empty or one of {', '.join(known)}"
+        raise WireError(ErrorCode.BAD_MESSAGE, message)
+    return replace(settings, eagerness=Eagerness(eagerness))
 
 
 def _set_to(event: asyncio.Event, value: bool) -> None:

@@ -10,6 +10,9 @@ in each; down at `output_rate_hz`, belonging to the turn of the last `audio.star
 | client | `speech.end` | | the user has spoken: answer what was said |
 | client | `text` | `text` | answer this typed question; interrupts a running answer |
 | client | `cancel` | | stop the answer, or forget the speech so far |
+| client | `listen.start` | `eagerness` | hands-free: audio flows all the time from now on |
+| client | `listen.stop` | | back to push to talk |
+| client | `playback` | `turn`, `played_ms` | hands-free: so much of the answer has sounded |
 | server | `session.ready` | `input_rate_hz`, `output_rate_hz` | first message, exactly one |
 | server | `transcript` | `turn`, `text` | what the user said or typed |
 | server | `answer.provisional` | `turn`, `start`, `text` | a guess: from character `start` on |
@@ -17,10 +20,18 @@ in each; down at `output_rate_hz`, belonging to the turn of the last `audio.star
 | server | `answer.committed` | `turn`, `text` | final text, appended to what was committed before |
 | server | `audio.start` | `turn` | the binary messages that follow speak this turn's answer |
 | server | `audio.end` | `turn` | no more audio of this turn; one for each `audio.start` |
+| server | `hearing` | `speaking`, `text` | hands-free: does the user speak, and the words so far |
+| server | `audio.gain` | `turn`, `gain` | hands-free: play the answer so loud, 0 to 1 |
+| server | `audio.stop` | `turn`, `fade_ms`, `heard` | hands-free: fade out, drop the rest |
 | server | `turn.ended` | `turn`, `outcome`, `times`, `usage` | last of a turn, exactly one |
 | server | `error` | `code`, `message` | something was refused or failed; the connection lives on |
 
-Turns are counted from 1: each accepted `speech.start` or `text` begins the next one. A guess
+Turns are counted from 1: each accepted `speech.start` or `text` begins the next one. After
+`listen.start` the client streams frames of any length up to 1 s (20 ms is best) and the server
+hears where speech begins and ends; `speech.end` then means that the user has spoken. Turn numbers
+still rise, with gaps; a turn begins with its `transcript`, and its answer may be stopped
+(`audio.stop`, where `heard` is what the user is taken to have heard) after `turn.ended` too.
+`eagerness` is low, medium, high or auto, or "" for the server's own. A guess
 replaces earlier guesses and never changes committed text; characters are Unicode code points of
 the whole answer. `times` are milliseconds, null where a stage did not run; `usage` is null where
 the language model did not run. Mistakes are answered with `error`, eleven in a row with close
@@ -93,6 +104,30 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class ListenStart:
+    """Begin to listen hands-free."""
+
+    TYPE: ClassVar[str] = "listen.start"
+    eagerness: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListenStop:
+    """Back to push to talk."""
+
+    TYPE: ClassVar[str] = "listen.stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Playback:
+    """So much of the turn's audio has sounded."""
+
+    TYPE: ClassVar[str] = "playback"
+    turn: int
+    played_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class SessionReady:
     """The first message: the sample rates of the binary messages up and down."""
 
@@ -156,6 +191,34 @@ class AudioEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Hearing:
+    """Whether the user speaks, and the words so far, which may still change."""
+
+    TYPE: ClassVar[str] = "hearing"
+    speaking: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AudioGain:
+    """Play the turn's answer so loud from now on: 1 is as it is, 0 is silence."""
+
+    TYPE: ClassVar[str] = "audio.gain"
+    turn: int
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class AudioStop:
+    """The turn's answer was interrupted: fade out and drop the rest. heard: the words heard."""
+
+    TYPE: ClassVar[str] = "audio.stop"
+    turn: int
+    fade_ms: int
+    heard: str
+
+
+@dataclass(frozen=True, slots=True)
 class TurnDone:
     """The last message of a turn."""
 
@@ -175,7 +238,7 @@ class ErrorMessage:
     message: str
 
 
-ClientMessage = SpeechStart | SpeechEnd | Question | Cancel
+ClientMessage = SpeechStart | SpeechEnd | Question | Cancel | ListenStart | ListenStop | Playback
 ServerMessage = (
     SessionReady
     | Transcript
@@ -184,6 +247,9 @@ ServerMessage = (
     | AnswerCommitted
     | AudioStart
     | AudioEnd
+    | Hearing
+    | AudioGain
+    | AudioStop
     | TurnDone
     | ErrorMessage
 )
@@ -222,6 +288,11 @@ def _check_question(text: str) -> None:
         raise _bad(f"'text' has {len(text)} characters; at most {MAX_QUESTION_CHARACTERS} fit")
 
 
+def illegal_move(message: str) -> WireError:
+    """The message has no place now; the sentence says what has."""
+    return WireError(ErrorCode.ILLEGAL_MOVE, message)
+
+
 def _parse(text: str, known: dict[str, type[M]]) -> M:
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -244,6 +315,11 @@ def _decode(wanted: Any, value: Any, where: str) -> Any:
         if value is None:
             return None
         (wanted,) = (option for option in get_args(wanted) if option is not NoneType)
+    if get_origin(wanted) is tuple:
+        item, _ = get_args(wanted)  # tuple[item, ...]
+        if isinstance(value, list):
+            return tuple(_decode(item, one, where) for one in value)
+        raise _bad(f"'{where}' must be a list")
     if isinstance(wanted, type) and is_dataclass(wanted):
         if not isinstance(value, dict):
             raise _bad(f"'{where}' must be an object")

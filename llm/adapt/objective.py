@@ -20,6 +20,8 @@ from llm.adapt.model import Backbone, Drafter
 DISTANCE_DECAY = 0.8
 """Each further draft weighs so much less: it counts only where all before it were right."""
 
+MAX_ANCHORS = 24
+
 TEACHER_SHARPNESS = 2.0
 """The model's logits are multiplied by this: what verifies is its best token."""
 
@@ -68,7 +70,7 @@ def observe(model: Backbone, batch: Batch, depths: Sequence[int]) -> Observed:
 def draft_loss(drafter: Drafter, observed: Observed) -> tuple[Tensor, Tensor]:
     """The loss, and for each draft position how often it equals the model's own token.
 
-    Anchors are all positions whose next token the assistant wrote.
+    Anchors are positions whose next token the assistant wrote.
     """
     batch, num_drafts = observed.batch, drafter.config.num_drafts
     anchors, valid = _anchors(batch.spoken)
@@ -96,9 +98,13 @@ def draft_loss(drafter: Drafter, observed: Observed) -> tuple[Tensor, Tensor]:
 
 
 def _anchors(spoken: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions in front of what the assistant wrote, [sequences, n], and which are no padding."""
+    """Positions in front of what the assistant wrote, [sequences, n], and which are no padding.
+
+    Some at random where there are more than MAX_ANCHORS, so that long texts do not make the rows
+    of the short ones beside them mostly padding.
+    """
     wanted = F.pad(spoken[:, 1:], (0, 1))
-    count = int(wanted.sum(1).max())
-    order = torch.argsort((~wanted).to(torch.int8), dim=1, stable=True)[:, :count]
+    count = min(MAX_ANCHORS, int(wanted.sum(1).max()))
+    order = torch.where(wanted, torch.rand(wanted.shape), 2.0).argsort(dim=1)[:, :count]
     valid = wanted.gather(1, order)
     return order, valid

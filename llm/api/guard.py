@@ -20,7 +20,15 @@ from llm.api.auth import Key, KeyFile, KeysError, secret_of, subprotocol_of
 from llm.api.errors import ApiError
 from llm.api.limits import NO_LIMITS, Quota, Refusal, retry_headers
 from llm.engine.decision import Decision
-from llm.types import Committed, Event, Finished, Request, Usage
+from llm.types import (
+    Committed,
+    Event,
+    Finished,
+    InvalidRequestError,
+    QueueFullError,
+    Request,
+    Usage,
+)
 
 CHARACTERS_PER_TOKEN = 4
 """Of English; what a request costs is estimated so until the engine says it."""
@@ -148,6 +156,11 @@ class Generation(Protocol):
 class TextEngine(Protocol):
     """What generates and decides."""
 
+    @property
+    def context_length(self) -> int:
+        """Tokens of a prompt and its answer, at most."""
+        ...
+
     def submit(self, request: Request) -> Generation:
         """Start a generation."""
         ...
@@ -167,6 +180,11 @@ class MeteredEngine:
     def __init__(self, engine: TextEngine) -> None:
         self._engine = engine
 
+    @property
+    def context_length(self) -> int:
+        """Tokens of a prompt and its answer, at most."""
+        return self._engine.context_length
+
     def submit(self, request: Request) -> MeteredGeneration:
         """Start. Raises InvalidRequestError and QueueFullError."""
         caller = _caller.get(None)
@@ -177,7 +195,11 @@ class MeteredEngine:
         """See `Engine.decide`."""
         account = _Account(_caller.get(None), request)
         salted = replace(request, cache_salt=caller_name())
-        decision = await self._engine.decide(salted, labels)
+        try:
+            decision = await self._engine.decide(salted, labels)
+        except (InvalidRequestError, QueueFullError):
+            account.settle(Usage())
+            raise
         account.settle(decision.usage)
         return decision
 
@@ -215,7 +237,8 @@ class _Account:
 
     def __init__(self, caller: Caller | None, request: Request) -> None:
         self._quota = caller.quota if caller else Quota(NO_LIMITS, 0.0)
-        self._input = sum(len(m.content) for m in request.messages) // CHARACTERS_PER_TOKEN
+        characters = sum(len(m.content) for m in request.messages) + len(request.prompt or "")
+        self._input = characters // CHARACTERS_PER_TOKEN
         self._output = 0
         self._quota.spend(self._input, 0, time.monotonic())
 

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import TypeAdapter
 
+from llm.api.chat import ALIASES
 from llm.api.errors import ApiError, from_engine
 from llm.api.guard import Generation, TextEngine, caller_name
 from llm.api.responses_schema import Item, ResponsesRequest
@@ -21,6 +22,7 @@ from llm.api.responses_store import ResponseStore, StoredResponse
 from llm.api.responses_stream import Json, ResponseBuilder, new_response, sse
 from llm.api.route import (
     ERRORS,
+    STREAM,
     ApiRoute,
     EventStream,
     TextJson,
@@ -171,7 +173,7 @@ def ready(
     loaded = engine()
     if loaded is None:
         raise ApiError(503, "the model is still loading; try again", code="model_loading")
-    if asked_model != served_model:
+    if asked_model != served_model and asked_model not in ALIASES:
         message = f"the model '{asked_model}' does not exist; use '{served_model}'"
         raise ApiError(404, message, param="model", code="model_not_found")
     return loaded
@@ -181,7 +183,7 @@ def create_router(service: ResponsesService) -> APIRouter:
     """The routes under `/v1/responses`."""
     router = APIRouter(prefix="/v1", route_class=ApiRoute, responses=ERRORS, tags=["responses"])
 
-    @router.post("/responses", openapi_extra=body_of(ResponsesRequest))
+    @router.post("/responses", responses=STREAM, openapi_extra=body_of(ResponsesRequest))
     async def create(request: Request) -> Response:
         """Make a response, whole or as events."""
         body = await read_body(request, ResponsesRequest)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from llm.api.errors import ApiError, from_validation
@@ -55,6 +56,17 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 """For `responses=` of a route: OpenAI's error shape."""
 
+STREAM: dict[int | str, dict[str, Any]] = {
+    **ERRORS,
+    200: {
+        "description": "The answer, whole or as server-sent events.",
+        "content": {"application/json": {}, "text/event-stream": {}},
+    },
+}
+"""The same for a route that answers with events where it is asked to."""
+
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
+
 
 class ApiRoute(APIRoute):
     """A route whose errors are answered in OpenAI's shape."""
@@ -79,6 +91,37 @@ class ApiRoute(APIRoute):
                 return Response(status_code=499)
 
         return handler
+
+
+def create_fallback(routers: Sequence[APIRouter]) -> APIRouter:
+    """Answers for everything under `/v1/` that none of these routers serves."""
+    router = APIRouter(route_class=ApiRoute)
+
+    @router.api_route("/v1/{path:path}", methods=_METHODS, include_in_schema=False)
+    async def unknown(request: Request, path: str) -> Response:
+        allowed = _methods_at(request, routers)
+        if not allowed:
+            hint = "; leave out one 'v1'" if path.startswith("v1/") else ""
+            message = f"there is nothing at {request.url.path}{hint}"
+            raise ApiError(404, message, code="not_found")
+        message = f"{request.url.path} takes {', '.join(allowed)} only"
+        response = ApiError(405, message, code="method_not_allowed").response()
+        response.headers["allow"] = ", ".join(allowed)
+        return response
+
+    return router
+
+
+def _methods_at(request: Request, routers: Sequence[APIRouter]) -> list[str]:
+    """What would be taken at this address."""
+    routes = [route for router in routers for route in router.routes]
+    return [
+        method
+        for method in _METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes
+        )
+    ]
 
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:

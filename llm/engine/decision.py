@@ -3,7 +3,7 @@
 A label's probability is the product of its tokens', each given the prompt and the label up to
 there. Labels of one token need one forward, which is the prompt's own; longer ones need a row for
 each further token, and share what they begin with. `Scores` says what to compute next and takes in
-logits; `Deciding` is the request around it, for the engine's worker only. No clock, no tensors.
+logits. No requests, no clock, no tensors.
 
 Where a model refines masks, a token's probability is that of the first mask behind the prompt and
 the label's start, as if the prompt ended there.
@@ -12,19 +12,19 @@ the label's start, as if the prompt ended there.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llm.engine.canvas import DraftStep, Prediction, Step
+from llm.engine.canvas import Step
 from llm.engine.canvases import open_canvas
 from llm.engine.decoding import Decoding
-from llm.engine.generation import Generation
 from llm.engine.prefix_cache import page_tokens
 from llm.models.spec import Attention, DiffusionSpec
-from llm.types import Finished, FinishReason, InvalidRequestError, Request, Usage
+from llm.types import Finished, InvalidRequestError, Usage
 
 END = -1
 """Stands for "the text ends here" in a label's tokens."""
@@ -85,71 +85,35 @@ def label_tokens(labels: Sequence[str], encode: Callable[[str], list[int]]) -> l
     return tokens
 
 
-class Scores:
+class Scores(ABC):
     """The probabilities of labels behind one prompt, being computed.
 
     clean: the prompt. labels: the tokens of each, none the beginning of another. num_cached: how
-    much of the prompt the slot holds; with masks, how much is of use to others.
+    much of the prompt the slot holds and others may use.
     """
 
-    def __init__(
-        self,
-        spec: DiffusionSpec,
-        clean: Sequence[int],
-        labels: Sequence[Tokens],
-        *,
-        decoding: Decoding,
-        num_cached: int = 0,
-    ) -> None:
+    num_cached: int
+
+    def __init__(self, spec: DiffusionSpec, clean: Sequence[int], labels: Sequence[Tokens]) -> None:
         self.clean = list(clean)
         self._spec = spec
         self._labels = labels
-        self._decoding = decoding
         self._logprobs: dict[Tokens, float] = {}
-        self._asked: tuple[Tokens, ...] = ()
-        self._path: Tokens = ()
-        starts = sorted({label[:n] for label in labels for n in range(len(label))})
-        if spec.attention is Attention.CAUSAL_VERIFIED:
-            # One step computes all rows of a path, so only where paths end matters.
-            pairs = itertools.pairwise(starts)
-            starts = [a for a, b in pairs if b[: len(a)] != a] + starts[-1:]
-            self._todo = starts[::-1]
-            self.num_cached = min(num_cached, len(self.clean) - 1)
-        else:
-            self._todo = starts[::-1]
-            self._open_canvas(num_cached)
+        # What labels begin with, behind which a prediction is needed; the next one stands last.
+        self._todo = sorted({label[:n] for label in labels for n in range(len(label))})[::-1]
 
     @property
     def done(self) -> bool:
         """Whether every label has its probability."""
         return not self._todo
 
+    @abstractmethod
     def next_step(self, *, max_rows: int) -> Step:
         """The next forward, of at most max_rows rows of the prompt."""
-        assert self._todo, "nothing is left to compute"
-        if self._spec.attention is Attention.CAUSAL_VERIFIED:
-            return self._next_path(max_rows)
-        step = self._canvas.next_step(max_rows=max_rows, num_masks=0)
-        self._asked = (self._todo[-1],) if step.wanted else ()
-        return step
 
+    @abstractmethod
     def apply(self, step: Step, logits: NDArray[np.float32]) -> None:
         """Take in a forward's logits, [rows wanted, vocab]."""
-        if self._spec.attention is Attention.CAUSAL_VERIFIED:
-            rows = list(logits)
-            self.num_cached = max(
-                self.num_cached, min(step.start + len(step.tokens), len(self.clean) - 1)
-            )
-        else:
-            rows = self._first_mask(step, logits)
-        for start, row in zip(self._asked, rows, strict=True):
-            self._read(start, row)
-        if self._asked:
-            self._path = self._todo.pop()
-            if self._todo and self._spec.attention is not Attention.CAUSAL_VERIFIED:
-                self._open_canvas(self.num_cached)
-        elif self._spec.attention is not Attention.CAUSAL_VERIFIED:
-            self._canvas.apply(step, (), gate=1.0)
 
     def normalised(self) -> tuple[tuple[float, ...], float]:
         """Log-probability of each label among the labels, and the probability of all together."""
@@ -159,47 +123,6 @@ class Scores:
         ]
         whole = float(np.logaddexp.reduce(totals))
         return tuple(total - whole for total in totals), min(1.0, float(np.exp(whole)))
-
-    def _next_path(self, max_rows: int) -> Step:
-        prompt, path = self.clean, self._todo[-1]
-        begun = self.num_cached if not self._logprobs else len(prompt)
-        if len(prompt) - begun > max_rows:
-            self._asked = ()
-            end = begun + max_rows
-            return _causal(begun, prompt[begun:end], ())
-        if self._logprobs:
-            shared = _num_shared(path, self._path)
-            first = shared + 1
-            start, tokens = len(prompt) + shared, path[shared:]
-        else:
-            first = 0
-            start, tokens = begun, (*prompt[begun:], *path)
-        self._asked = tuple(path[:n] for n in range(first, len(path) + 1))
-        end = len(tokens)
-        return _causal(start, tokens, range(end - len(self._asked), end))
-
-    def _open_canvas(self, num_cached: int) -> None:
-        start = self._todo[-1]
-        longest = max(map(len, self._labels))
-        self._canvas = open_canvas(
-            self._spec,
-            (*self.clean, *start),
-            max_new_tokens=longest - len(start),
-            num_cached=num_cached,
-            decoding=self._decoding,
-        )
-        self.num_cached = min(self._canvas.num_cached, len(self.clean) - 1)
-
-    def _first_mask(self, step: Step, logits: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        if not step.wanted:
-            self.num_cached = min(step.start + len(step.tokens), len(self.clean) - 1)
-            return []
-        target = len(self.clean) + len(self._todo[-1])
-        row = step.wanted.index(target - self._spec.logit_shift - step.start)
-        size = page_tokens(self._spec)
-        # Rows of whole blocks before the first mask are final now; others see masks.
-        self.num_cached = min(target // size * size, len(self.clean) - 1) if size else 0
-        return [logits[row]]
 
     def _read(self, start: Tokens, row: NDArray[np.float32]) -> None:
         """Note the probability of each token that goes on from a label's start."""
@@ -212,6 +135,116 @@ class Scores:
                 ids = sorted(self._spec.eos_ids) if token == END else [token]
                 self._logprobs[label[: len(start) + 1]] = float(np.logaddexp.reduce(logits[ids]))
 
+    def _hold(self, end: int) -> int:
+        """The prompt up to `end`, but for its last token, which whoever comes after computes."""
+        return min(end, len(self.clean) - 1)
+
+
+class CausalScores(Scores):
+    """Of a model whose clean text is causal: each row predicts the token behind it.
+
+    One step computes a whole label, beginning where it differs from the label before; the first
+    rides on the prompt.
+    """
+
+    def __init__(
+        self, spec: DiffusionSpec, clean: Sequence[int], labels: Sequence[Tokens], num_cached: int
+    ) -> None:
+        super().__init__(spec, clean, labels)
+        self.num_cached = self._hold(num_cached)
+        # The rows before the end of a path come with it.
+        ends = self._todo[:1] + [b for a, b in itertools.pairwise(self._todo) if a[: len(b)] != b]
+        self._todo = ends
+        self._computed: Tokens | None = None
+        self._asked: tuple[Tokens, ...] = ()
+
+    def next_step(self, *, max_rows: int) -> Step:
+        """The next forward, of at most max_rows rows of the prompt and one label."""
+        prompt, path = self.clean, self._todo[-1]
+        if self._computed is not None:
+            shared = _num_shared(path, self._computed)
+            self._asked = tuple(path[:n] for n in range(shared + 1, len(path) + 1))
+            return _causal(len(prompt) + shared, path[shared:], len(self._asked))
+        todo = prompt[self.num_cached :]
+        if len(todo) > max_rows:
+            self._asked = ()
+            return _causal(self.num_cached, todo[:max_rows], 0)
+        self._asked = tuple(path[:n] for n in range(len(path) + 1))
+        return _causal(self.num_cached, (*todo, *path), len(self._asked))
+
+    def apply(self, step: Step, logits: NDArray[np.float32]) -> None:
+        """Take in a forward's logits, [rows wanted, vocab]."""
+        for start, row in zip(self._asked, logits, strict=True):
+            self._read(start, row)
+        if self._asked:
+            self._computed = self._todo.pop()
+        self.num_cached = max(self.num_cached, self._hold(step.start + len(step.tokens)))
+
+
+class MaskScores(Scores):
+    """Of a model that refines masks: the first mask behind a label's start predicts its token."""
+
+    def __init__(
+        self,
+        spec: DiffusionSpec,
+        clean: Sequence[int],
+        labels: Sequence[Tokens],
+        num_cached: int,
+        decoding: Decoding,
+    ) -> None:
+        super().__init__(spec, clean, labels)
+        self._decoding = decoding
+        self._open_canvas(num_cached)
+
+    def next_step(self, *, max_rows: int) -> Step:
+        """The next forward, of at most max_rows rows where rows can be computed apart."""
+        return self._canvas.next_step(max_rows=max_rows, num_masks=0)
+
+    def apply(self, step: Step, logits: NDArray[np.float32]) -> None:
+        """Take in a forward's logits, [rows wanted, vocab]."""
+        if not step.wanted:
+            self._canvas.apply(step, (), gate=1.0)
+            self.num_cached = self._hold(step.start + len(step.tokens))
+            return
+        start = self._todo.pop()
+        target = len(self.clean) + len(start)
+        self._read(start, logits[step.wanted.index(target - self._spec.logit_shift - step.start)])
+        # Rows of whole blocks before the mask are final now; others saw masks.
+        size = page_tokens(self._spec)
+        self.num_cached = self._hold(target // size * size) if size else 0
+        if self._todo:
+            self._open_canvas(self.num_cached)
+
+    def _open_canvas(self, num_cached: int) -> None:
+        start = self._todo[-1]
+        self._canvas = open_canvas(
+            self._spec,
+            (*self.clean, *start),
+            # The canvas ends with the longest label, whichever is looked at.
+            max_new_tokens=max(map(len, self._labels)) - len(start),
+            num_cached=num_cached,
+            decoding=self._decoding,
+        )
+        self.num_cached = self._hold(self._canvas.num_cached)
+
+
+def open_scores(
+    spec: DiffusionSpec,
+    clean: Sequence[int],
+    labels: Sequence[Tokens],
+    *,
+    decoding: Decoding,
+    num_cached: int = 0,
+) -> Scores:
+    """What computes the probabilities of labels behind the prompt `clean`.
+
+    labels: as `label_tokens` gives them. num_cached: how much of the prompt the slot holds.
+    decoding: how the canvas of a model that refines masks is opened.
+    """
+    if spec.attention is Attention.CAUSAL_VERIFIED:
+        return CausalScores(spec, clean, labels, num_cached)
+    return MaskScores(spec, clean, labels, num_cached, decoding)
+
 
 def _num_shared(a: Tokens, b: Tokens) -> int:
     """How many tokens both begin with."""
@@ -219,96 +252,8 @@ def _num_shared(a: Tokens, b: Tokens) -> int:
     return next((n for n, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
-def _causal(start: int, tokens: Sequence[int], wanted: Sequence[int]) -> Step:
-    visible = range(start + 1, start + len(tokens) + 1)
-    return Step(start, tuple(tokens), tuple(visible), tuple(wanted))
-
-
-class Deciding:
-    """One decision between admission and its end, beside the generations of the engine.
-
-    labels, tokens: the labels as text and as `label_tokens` gives them. admitted: when, in seconds
-    of the engine's clock. slot: where its cache is.
-    """
-
-    def __init__(
-        self,
-        generation: Generation,
-        request: Request,
-        prompt: Sequence[int],
-        *,
-        labels: Sequence[str],
-        tokens: Sequence[Tokens],
-        spec: DiffusionSpec,
-        decoding: Decoding,
-        admitted: float,
-    ) -> None:
-        self.generation = generation
-        self.request = request
-        self.slot = -1
-        self._prompt = prompt
-        self._labels = tuple(labels)
-        self._tokens = tokens
-        self._spec = spec
-        self._decoding = decoding
-        self._admitted = admitted
-        self._num_forwards = 0
-        self.take_prefix(0)
-
-    @property
-    def num_todo(self) -> int:
-        """Rows to compute before it can predict."""
-        return max(1, len(self._prompt) - self.canvas.num_cached)
-
-    @property
-    def num_tokens_at_most(self) -> int:
-        """Tokens of the prompt and of the longest label."""
-        return len(self._prompt) + max(map(len, self._tokens))
-
-    def is_overdue(self, now: float) -> bool:
-        """Whether its deadline has passed."""
-        deadline_ms = self.request.deadline_ms
-        return deadline_ms is not None and (now - self._admitted) * 1000 > deadline_ms
-
-    def take_prefix(self, num_tokens: int) -> None:
-        """The slot holds the first num_tokens of the prompt already; said before the first step."""
-        self.canvas = Scores(
-            self._spec, self._prompt, self._tokens, decoding=self._decoding, num_cached=num_tokens
-        )
-        self._num_restored = self.canvas.num_cached
-
-    def next_step(self, max_rows: int, max_masks: int) -> Step:  # noqa: ARG002 - as generations
-        """The next forward, of at most max_rows rows of the prompt."""
-        return self.canvas.next_step(max_rows=max_rows)
-
-    def apply(self, step: Step, logits: NDArray[np.float32], now: float) -> None:  # noqa: ARG002
-        """Take in a forward; it is over when the canvas is done."""
-        self.canvas.apply(step, logits)
-        self._num_forwards += 1
-
-    def draft_step(self, step: Step, num_drafts: int) -> DraftStep | None:  # noqa: ARG002
-        """What a drafter has to read so that the prompt's pages are whole for who comes after."""
-        end = min(step.start + len(step.tokens), len(self._prompt) - 1)
-        known = self._prompt[step.start + 1 : end + 1]
-        return DraftStep(step.start, tuple(known), 0) if known else None
-
-    def take_drafts(self, predictions: Sequence[Prediction]) -> None:
-        """Nothing is drafted for labels."""
-        assert not predictions, "a decision asks for no drafts"
-
-    def finish(self, reason: FinishReason, now: float, error: str | None = None) -> None:
-        """Tell the reader that it is over."""
-        usage = Usage(
-            num_prompt_tokens=len(self._prompt),
-            num_cached_tokens=self._num_restored,
-            num_forwards=self._num_forwards,
-            total_ms=(now - self._admitted) * 1000,
-        )
-        self.generation.put(Finished(reason, usage, error))
-
-    def result(self, finished: Finished) -> Decision:
-        """The decision, once `finished` was told. Raises DecisionError where it was cut off."""
-        if finished.reason is not FinishReason.STOP:
-            raise DecisionError(finished)
-        logprobs, mass = self.canvas.normalised()
-        return Decision(self._labels, logprobs, mass, finished.usage)
+def _causal(start: int, tokens: Sequence[int], num_wanted: int) -> Step:
+    """A step over causal rows whose last num_wanted predictions are needed."""
+    end = len(tokens)
+    visible = range(start + 1, start + end + 1)
+    return Step(start, tuple(tokens), tuple(visible), tuple(range(end - num_wanted, end)))

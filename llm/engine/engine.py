@@ -19,7 +19,8 @@ from llm.config import EngineConfig
 from llm.engine.canvas import Canvas, Step
 from llm.engine.canvases import open_canvas
 from llm.engine.constraint import Constraint
-from llm.engine.decision import Deciding, Decision, label_tokens
+from llm.engine.deciding import Deciding
+from llm.engine.decision import Decision, label_tokens
 from llm.engine.decoding import read_decoding
 from llm.engine.draft_habit import DraftHabit
 from llm.engine.generation import Generation
@@ -32,6 +33,7 @@ from llm.grammar import Grammars
 from llm.models.spec import Attention, DiffusionSpec
 from llm.tokenizer import Tokenizer
 from llm.types import (
+    ContextLengthError,
     Finished,
     FinishReason,
     GrammarError,
@@ -50,6 +52,8 @@ DECODE_ROWS = 32
 
 Job = Running | Deciding
 """What takes a slot and rows of the forwards."""
+
+TOO_COMPLEX = "the grammar became too complex to be followed; simplify it"
 
 _log = logging.getLogger(__name__)
 
@@ -197,19 +201,19 @@ class Engine:
             return None
         if self._spec.attention is not Attention.CAUSAL_VERIFIED:
             raise GrammarError("this model cannot be held to a grammar or tools yet")
-        auto = grammar is None or (isinstance(grammar, ToolGrammar) and grammar.mode == "auto")
+        wanted = ToolGrammar("auto") if grammar is None else grammar
+        auto = isinstance(wanted, ToolGrammar) and wanted.mode == "auto"
         constraint = Constraint(
-            self._grammars.calls(request.tools)
-            if grammar is None or auto
-            else self._grammars.matcher(grammar, request.tools),
+            self._grammars.matcher(wanted, request.tools),
             self._tokenizer,
+            self._grammars.closers,
             eos_ids=self._spec.eos_ids,
             budget=max_new,
             sleeps=auto,
         )
-        shortest = constraint.closing()
-        if not auto and (shortest is None or len(shortest) >= max_new):
-            needed = "no length would do" if shortest is None else f"{len(shortest) + 1} are needed"
+        shortest = constraint.measure()
+        if not auto and shortest is not None and shortest > max_new:
+            needed = f"{shortest} are needed"
             raise GrammarError(f"{max_new} tokens are too few for this grammar; {needed}")
         return constraint
 
@@ -219,13 +223,21 @@ class Engine:
         if any(not stop for stop in request.stop):
             raise InvalidRequestError("a stop string must not be empty")
         request.sampling.check_vocabulary(self._tokenizer.vocab_size)
-        prompt = self._template.encode(request.messages, self._tokenizer, request.tools)
+        prompt = self._encoded(request)
         if len(prompt) >= self.context_length:
-            raise InvalidRequestError(
-                f"the conversation has {len(prompt)} tokens, but only {self.context_length} fit "
+            raise ContextLengthError(
+                f"the prompt has {len(prompt)} tokens, but only {self.context_length} fit "
                 "with an answer; shorten it"
             )
         return prompt
+
+    def _encoded(self, request: Request) -> list[int]:
+        if request.prompt is None:
+            return self._template.encode(request.messages, self._tokenizer, request.tools)
+        assert not request.messages, "a prompt stands in place of messages"
+        if not request.prompt:
+            raise InvalidRequestError("the prompt is empty; give some text to go on from")
+        return self._tokenizer.encode(request.prompt)
 
     def _enqueue(self, run: Job) -> None:
         with self._changed:
@@ -311,7 +323,8 @@ class Engine:
         going_on = []
         for (run, _), step, logits in zip(now, steps, rows, strict=True):
             if (reason := run.apply(step, logits, time.perf_counter())) is not None:
-                self._finish(run, reason)
+                failed = reason is FinishReason.ERROR
+                self._finish(run, reason, TOO_COMPLEX if failed else None)
             else:
                 going_on.append((run, step))
         if self._num_drafts and going_on:

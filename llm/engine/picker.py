@@ -102,7 +102,7 @@ class Picker:
             return
         walker = self._constraint.copy()
         for row in range(1 + len(drafts)):
-            if (mask := walker.allowed()) is not None:
+            if (mask := walker.allowed(logits[row])) is not None:
                 logits[row, ~mask] = -np.inf
             if row < len(drafts) and not walker.advance(drafts[row]):
                 break

@@ -25,7 +25,16 @@ from llm.engine.text_stream import TextStream
 from llm.engine.tool_stream import ToolStream
 from llm.models.spec import Attention, DiffusionSpec
 from llm.tokenizer import Tokenizer
-from llm.types import Committed, Event, Finished, FinishReason, Request, TokenLogprobs, Usage
+from llm.types import (
+    Committed,
+    Event,
+    Finished,
+    FinishReason,
+    Request,
+    TokenLogprobs,
+    ToolGrammar,
+    Usage,
+)
 
 DRAFT_GATE = 0.4
 """Drafts less probable than this are not carried into the next forward."""
@@ -71,7 +80,8 @@ class Running:
         self.take_prefix(0)
         self._text = TextStream(tokenizer, request.stop)
         self._constraint = constraint
-        self._tools = ToolStream() if request.tools else None
+        calls = request.grammar is None or isinstance(request.grammar, ToolGrammar)
+        self._tools = ToolStream() if request.tools and calls else None
         self._picker = Picker(request.sampling, prompt, spec, constraint)
         self._num_new = self._num_forwards = self._num_drafted = self._num_accepted = 0
         self._accepted_counts: Counter[int] = Counter()
@@ -186,6 +196,8 @@ class Running:
         self._tell(
             [replace(e, logprobs=logprobs) if isinstance(e, Committed) else e for e in events]
         )
+        if self._constraint and self._constraint.has_failed:
+            return FinishReason.ERROR
         if ended or self._text.stopped or (self._constraint and self._constraint.is_finished):
             return FinishReason.STOP
         return FinishReason.LENGTH if full else None

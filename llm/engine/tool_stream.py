@@ -55,8 +55,11 @@ class ToolStream:
                 if not closes:
                     break
                 self._held, self._is_call = rest.removeprefix("\n"), False
-                self.num_calls += 1
-                calls.append(_call(body))
+                if (call := _call(body)) is None:
+                    said += CALL_OPENS + body + CALL_CLOSES
+                else:
+                    self.num_calls += 1
+                    calls.append(call)
             else:
                 before, opens, rest = self._held.partition(CALL_OPENS)
                 if not opens:
@@ -79,9 +82,12 @@ def _possible_opening(text: str) -> int:
     return next((n for n in range(longest, 0, -1) if CALL_OPENS.startswith(text[-n:])), 0)
 
 
-def _call(body: str) -> ToolCall:
-    """The call in the text between the tags, which the grammar made sure is one."""
-    call = json.loads(body)
-    arguments = json.dumps(call["arguments"], ensure_ascii=False)
+def _call(body: str) -> ToolCall | None:
+    """The call in the text between the tags; None where it is none after all."""
+    try:
+        call = json.loads(body)
+        arguments = json.dumps(call["arguments"], ensure_ascii=False)
+    except (ValueError, KeyError, TypeError):
+        return None
     call_id = "call_" + "".join(secrets.choice(_ID_ALPHABET) for _ in range(24))
     return ToolCall(call_id, call["name"], arguments)

@@ -13,4 +13,4 @@ from llm.models.store import ModelStore
 @pytest.fixture(scope="session")
 def llm_folder() -> Path:
     """Folder of the embedded language model."""
-    return ModelStore(ember_home()).ensure("smollm2-135m-instruct")
+    return ModelStore(ember_home()).ensure("ember-135m")

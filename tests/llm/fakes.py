@@ -42,6 +42,8 @@ class FakeGeneration:
 class FakeEngine:
     """Answers every request with the same events, or raises."""
 
+    context_length = 2048
+
     def __init__(self, *events: Event, error: Exception | None = None) -> None:
         self.events = events or (Committed("Hello"), Committed(" there."), STOP)
         self.error = error

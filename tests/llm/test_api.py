@@ -12,7 +12,8 @@ import openai
 import pytest
 from fastapi import FastAPI
 
-from llm.api.app import MAX_BODY_BYTES, create_router
+from llm.api.app import create_router
+from llm.api.body_limits import MAX_BODY_BYTES, BodyLimitMiddleware
 from llm.api.chat import ChatService
 from llm.types import (
     Committed,
@@ -65,6 +66,7 @@ def server() -> Iterator[Api]:
     app = FastAPI()
     service = ChatService(lambda: served.engine, "tiny")
     app.include_router(create_router(service))
+    app.add_middleware(BodyLimitMiddleware)
     with live(app) as port:
         served = Api(service, port)
         with served.client:
@@ -126,6 +128,9 @@ def test_usage_comes_last_with_no_choices(api: Api) -> None:
         "completion_tokens": 3,
         "total_tokens": 10,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+        "reasoning_tokens": 0,
+        "cached_input_tokens": 0,
     }
 
 

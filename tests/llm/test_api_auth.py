@@ -22,7 +22,17 @@ from llm.api.body_limits import MAX_BODY_BYTES, BodyLimitMiddleware
 from llm.api.chat import ChatService
 from llm.api.guard import GuardMiddleware, MeteredEngine, caller_name
 from llm.api.limits import NO_LIMITS, Limits
-from llm.types import Committed, Finished, FinishReason, Message, Request, Usage
+from llm.config import keys_path
+from llm.engine.decision import Decision
+from llm.types import (
+    Committed,
+    Finished,
+    FinishReason,
+    Message,
+    QueueFullError,
+    Request,
+    Usage,
+)
 from tests.llm.fakes import FakeEngine, live
 
 BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
@@ -256,6 +266,34 @@ def test_whoever_hangs_up_has_paid_what_came_out() -> None:
     asyncio.run(main())
 
 
+def test_a_decision_is_paid_and_a_refused_one_is_not() -> None:
+    from llm.api import guard
+    from llm.api.auth import Key
+
+    class Decider(FakeEngine):
+        async def decide(self, request: Request, labels: Any) -> Decision:
+            self.requests.append(request)
+            if self.error is not None:
+                raise self.error
+            return Decision(("a",), (0.0,), 1.0, Usage(num_prompt_tokens=300))
+
+    async def main() -> None:
+        caller = guard.Caller(Key("a", "", Limits(input_tokens_per_minute=1000)), 0.0)
+        guard._caller.set(caller)
+        decider = Decider()
+        engine = MeteredEngine(decider)
+        request = Request((Message("user", "z" * 400),))
+        await engine.decide(request, ["a"])
+        assert caller.quota.headers(0.0)["x-ratelimit-remaining-tokens"] == "700"
+        decider.error = QueueFullError("full")
+        with pytest.raises(QueueFullError):
+            await engine.decide(request, ["a"])
+        assert caller.quota.headers(0.0)["x-ratelimit-remaining-tokens"] == "700"
+        assert decider.requests[0].cache_salt == "a"
+
+    asyncio.run(main())
+
+
 def test_a_websocket_needs_a_key_too(wide: Guarded) -> None:
     url = f"ws://127.0.0.1:{wide.port}/v1/voice"
     secret = wide.keys.add("a", NO_LIMITS)
@@ -306,3 +344,9 @@ def test_a_body_that_does_not_come(loopback: Guarded) -> None:
         )
         client.settimeout(5)
         assert client.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_keys_are_not_kept_among_what_may_be_deleted() -> None:
+    assert keys_path({"EMBER_HOME": "/e"}) == Path("/e/keys.json")
+    assert keys_path({"XDG_DATA_HOME": "/d", "XDG_CACHE_HOME": "/c"}) == Path("/d/ember/keys.json")
+    assert keys_path({}) == Path.home() / ".local" / "share" / "ember" / "keys.json"

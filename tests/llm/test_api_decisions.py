@@ -137,9 +137,16 @@ def test_inceptions_client_decides(api: Api) -> None:
     ]
     starts = [prompt.partition("\n\n") for prompt in prompts(api)]
     assert {start for start, _, _ in starts} == {'{"said": "turn it off", "room": "kitchen"}'}
-    assert starts[0][2] == "Question: Is it urgent?\nOptions:\n- yes: now\n- no"
-    assert "- lights: lamps\n- music\n- heat: h" in starts[1][2]
-    assert '- 1: {"mood": "fair"}' in starts[2][2]
+    assert starts[0][2] == "Is it urgent? One of: yes (now), no."
+    assert starts[1][2].endswith("One of: lights (lamps), music, heat (h).")
+    assert '1 ({"mood": "fair"})' in starts[2][2]
+
+
+def test_the_name_that_inceptions_clients_know(api: Api) -> None:
+    decision = api.inception.decisions.create(
+        model="mercury-decide", state=["x"], questions={"a": {"type": "noul"}}
+    )
+    assert decision.model == "tiny"
 
 
 def test_openais_client_decides(api: Api) -> None:
@@ -178,9 +185,9 @@ def test_openais_client_decides(api: Api) -> None:
     assert api.engine is not None
     assert api.engine.asked[1][1] == ("true", '"true"')
     assert "Is this true? The user is in a hurry." in prompts(api)[0]
-    assert '- "true": the word' in prompts(api)[1]
+    assert '"true" (the word)' in prompts(api)[1]
     assert '{"how": "loud"}' in prompts(api)[2]
-    assert "- 1: loud, shouts" in prompts(api)[2]
+    assert "1 (loud, shouts)" in prompts(api)[2]
 
 
 def test_a_conversation_is_decided_on_behind_its_last_turn(api: Api) -> None:
@@ -237,6 +244,7 @@ NOUL = {"a": {"type": "noul"}}
             "questions",
         ),
         ({"input": "x", "questions": []}, "questions"),
+        ({"input": [], "questions": [{"type": "predicate", "instructions": "x"}]}, "input"),
         ({"input": "x", "questions": NOUL}, "questions"),
         ({"input": "x", "questions": [{"type": "predicate"}]}, "questions.0"),
         (

@@ -8,112 +8,42 @@ import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import openai
 import pytest
-from fastapi import FastAPI
 from pydantic import BaseModel
 
-from llm.api.auth import KeyFile
-from llm.api.guard import GuardMiddleware, MeteredEngine
 from llm.api.limits import NO_LIMITS
-from llm.api.responses import ResponsesService, create_router
 from llm.api.responses_store import ResponseStore, StoredResponse
 from llm.config import ConfigError
 from llm.types import (
     Committed,
     Finished,
     FinishReason,
-    InvalidRequestError,
-    JsonObjectGrammar,
     JsonSchemaGrammar,
     Message,
     Provisional,
-    QueueFullError,
     ToolCall,
-    ToolGrammar,
     Usage,
 )
-from tests.llm.fakes import STOP, USAGE, FakeEngine, live
+from tests.llm.fakes import STOP, USAGE, FakeEngine
+from tests.llm.responses_server import BODY, TOOLS, Api, serve
 
-BODY: dict[str, Any] = {"model": "tiny", "input": "Hi"}
 CALLED = Finished(FinishReason.TOOL_CALLS, USAGE)
 TIMER = ToolCall("call_1", "set_timer", '{"seconds": 300}')
 LIGHTS = ToolCall("call_2", "lights", "{}")
-TOOLS: list[Any] = [
-    {
-        "type": "function",
-        "name": "set_timer",
-        "description": "Set a timer.",
-        "parameters": {"type": "object", "properties": {"seconds": {"type": "integer"}}},
-        "strict": False,
-    },
-    {"type": "function", "name": "lights", "parameters": None, "strict": None},
-]
-
-
-class Api:
-    """A served engine and the ways to ask it."""
-
-    def __init__(self, keys: KeyFile, store: ResponseStore, port: int) -> None:
-        self.keys = keys
-        self.store = store
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}/v1"
-        self.engine: FakeEngine | None = FakeEngine()
-        self.client = openai.OpenAI(
-            api_key="none", base_url=self.url, max_retries=0, _strict_response_validation=True
-        )
-
-    def post(self, **changes: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/responses", json={**BODY, **changes})
-
-    def events(self, **changes: Any) -> list[dict[str, Any]]:
-        response = self.post(stream=True, **changes)
-        assert response.status_code == 200
-        assert response.headers["content-type"].startswith("text/event-stream")
-        events = []
-        for block in response.text.removesuffix("\n\n").split("\n\n"):
-            name, data = block.split("\n")
-            event = json.loads(data.removeprefix("data: "))
-            assert name == f"event: {event['type']}"
-            events.append(event)
-        return events
-
-    @property
-    def request(self) -> Any:
-        assert self.engine is not None
-        return self.engine.requests[-1]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    folder = tmp_path_factory.mktemp("responses")
-    store, keys = ResponseStore(folder / "r.sqlite3", 30), KeyFile(folder / "keys.json")
-
-    def engine() -> MeteredEngine | None:
-        return MeteredEngine(served.engine) if served.engine else None  # type: ignore[arg-type]
-
-    app = FastAPI()
-    app.include_router(create_router(ResponsesService(engine, "tiny", store)))
-    app.add_middleware(GuardMiddleware, keys=keys, without_keys=True)
-    with live(app) as port:
-        served = Api(keys, store, port)
-        with served.client:
-            yield served
-    store.close()
+    yield from serve(tmp_path_factory.mktemp("responses"))
 
 
 @pytest.fixture
 def api(server: Api) -> Api:
     server.engine = FakeEngine()
     return server
-
-
-def answer(api: Api, *events: Any) -> None:
-    api.engine = FakeEngine(*events)
 
 
 def test_openai_client_reads_a_whole_response(api: Api) -> None:
@@ -130,7 +60,7 @@ def test_openai_client_reads_a_whole_response(api: Api) -> None:
 
 
 def test_the_stream_of_a_text_has_exactly_these_events(api: Api) -> None:
-    answer(api, Provisional(0, "x"), Committed("Grüß"), Committed(""), Committed(" dich"), STOP)
+    api.answer(Provisional(0, "x"), Committed("Grüß"), Committed(""), Committed(" dich"), STOP)
     events = api.events()
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert [event["type"].removeprefix("response.") for event in events] == [
@@ -156,7 +86,7 @@ def test_the_stream_of_a_text_has_exactly_these_events(api: Api) -> None:
 
 
 def test_the_stream_of_calls_has_exactly_these_events(api: Api) -> None:
-    answer(api, Committed("Sure."), TIMER, LIGHTS, CALLED)
+    api.answer(Committed("Sure."), TIMER, LIGHTS, CALLED)
     events = api.events(tools=TOOLS)
     assert [event["type"].removeprefix("response.") for event in events[7:]] == [
         "output_item.done",
@@ -179,7 +109,7 @@ def test_the_stream_of_calls_has_exactly_these_events(api: Api) -> None:
 
 
 def test_openai_client_accumulates_the_stream(api: Api) -> None:
-    answer(api, Committed("Sure"), Committed("."), TIMER, LIGHTS, CALLED)
+    api.answer(Committed("Sure"), Committed("."), TIMER, LIGHTS, CALLED)
     with api.client.responses.stream(model="tiny", input="Hi", tools=TOOLS) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
@@ -196,7 +126,7 @@ def test_openai_client_parses_what_a_schema_asks_for(api: Api) -> None:
         name: str
         people: int
 
-    answer(api, Committed('{"name": "Kyiv", "people": 3}'), STOP)
+    api.answer(Committed('{"name": "Kyiv", "people": 3}'), STOP)
     response = api.client.responses.parse(model="tiny", input="Kyiv?", text_format=City)
     assert response.output_parsed == City(name="Kyiv", people=3)
     grammar = api.request.grammar
@@ -204,131 +134,12 @@ def test_openai_client_parses_what_a_schema_asks_for(api: Api) -> None:
     assert json.loads(grammar.schema)["required"] == ["name", "people"]
 
 
-@pytest.mark.parametrize(
-    ("change", "grammar", "tools"),
-    [
-        ({}, None, 0),
-        ({"tools": TOOLS}, None, 2),
-        ({"tools": TOOLS, "parallel_tool_calls": False}, ToolGrammar("auto", None, False), 2),
-        ({"tools": TOOLS, "tool_choice": "none"}, None, 0),
-        ({"tools": TOOLS, "tool_choice": "auto"}, None, 2),
-        ({"tools": TOOLS, "tool_choice": "required"}, ToolGrammar("required"), 2),
-        (
-            {"tools": TOOLS, "tool_choice": {"type": "function", "name": "lights"}},
-            ToolGrammar("required", "lights", False),
-            1,
-        ),
-        (
-            {
-                "tools": TOOLS,
-                "tool_choice": {
-                    "type": "allowed_tools",
-                    "mode": "required",
-                    "tools": [{"type": "function", "name": "lights"}],
-                },
-            },
-            ToolGrammar("required"),
-            1,
-        ),
-        ({"text": {"format": {"type": "text"}}}, None, 0),
-        ({"text": {"format": {"type": "json_object"}, "verbosity": "low"}}, JsonObjectGrammar(), 0),
-        (
-            {
-                "tools": TOOLS,
-                "text": {
-                    "format": {"type": "json_schema", "name": "x", "schema": {"type": "null"}}
-                },
-            },
-            JsonSchemaGrammar('{"type": "null"}'),
-            2,
-        ),
-    ],
-)
-def test_what_the_answer_must_be(api: Api, change: Any, grammar: Any, tools: int) -> None:
-    assert api.post(**change).status_code == 200
-    assert api.request.grammar == grammar
-    assert len(api.request.tools) == tools
-
-
-def test_items_become_messages(api: Api) -> None:
-    items = [
-        {"role": "developer", "content": "Be brief."},
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Two?"}]},
-        {"type": "reasoning", "id": "rs_1", "summary": []},
-        {"role": "assistant", "content": [{"type": "output_text", "text": "Both."}]},
-        {"type": "function_call", "call_id": "a", "name": "f", "arguments": ""},
-        {"type": "function_call", "call_id": "b", "name": "g", "arguments": "{}", "id": "fc_1"},
-        {"type": "function_call_output", "call_id": "b", "output": "2"},
-        {
-            "type": "function_call_output",
-            "call_id": "a",
-            "output": [{"type": "input_text", "text": "1"}],
-        },
-        {"role": "user", "content": "And?"},
-    ]
-    assert api.post(input=items).status_code == 200
-    assert api.request.messages == (
-        Message("system", "Be brief."),
-        Message("user", "Two?"),
-        Message("assistant", "Both.", (ToolCall("a", "f", "{}"), ToolCall("b", "g", "{}"))),
-        Message("tool", "1"),
-        Message("tool", "2"),
-        Message("user", "And?"),
-    )
-
-
-CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
-OUTPUT = {"type": "function_call_output", "call_id": "a", "output": "1"}
-
-
-@pytest.mark.parametrize(
-    ("change", "param", "says"),
-    [
-        ({"input": []}, "input", "empty"),
-        ({"input": [CALL]}, "input", "'a' has no function_call_output"),
-        ({"input": [CALL, {"role": "user", "content": "x"}, OUTPUT]}, "input", "has no function"),
-        ({"input": [OUTPUT]}, "input", "no function_call with call_id 'a'"),
-        ({"input": [CALL, CALL, OUTPUT]}, "input", "twice"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "item_reference"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input", "input_te"),
-        ({"input": 1}, "input", "array"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type", "'function'"),
-        ({"tools": [TOOLS[0], TOOLS[0]]}, "tools", "same name"),
-        ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name", "pattern"),
-        ({"tool_choice": "required"}, "tools", "there are none"),
-        ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice", "'x'"),
-        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format", "schema"),
-        ({"background": True}, "background", "not supported"),
-        ({"conversation": "c"}, "conversation", "not supported"),
-        ({"temperature": 3}, "temperature", "less than"),
-        ({"max_output_tokens": 0}, "max_output_tokens", "greater"),
-        ({"previous_response_id": "resp_x"}, "previous_response_id", "no response 'resp_x'"),
-    ],
-)
-def test_what_cannot_be_answered_is_refused(api: Api, change: Any, param: str, says: str) -> None:
-    response = api.post(**change)
-    error = response.json()["error"]
-    assert response.status_code == 400
-    assert error["type"] == "invalid_request_error"
-    assert error["param"].startswith(param)
-    assert says in error["message"]
-    assert api.engine is not None
-    assert not api.engine.requests
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"model": "\\ud800", "input": ""}'])
-def test_a_body_that_is_no_request(api: Api, body: bytes) -> None:
-    response = httpx.post(f"{api.url}/responses", content=body)
-    assert response.status_code == 400
-    assert response.json()["error"]["type"] == "invalid_request_error"
-
-
 def test_the_next_turn_goes_on_from_the_last(api: Api) -> None:
-    answer(api, Committed("Sure."), TIMER, CALLED)
+    api.answer(Committed("Sure."), TIMER, CALLED)
     first = api.client.responses.create(
         model="tiny", input="Five minutes", instructions="Old.", tools=TOOLS
     )
-    answer(api, Committed("Done."), STOP)
+    api.answer(Committed("Done."), STOP)
     second = api.client.responses.create(
         model="tiny",
         previous_response_id=first.id,
@@ -392,7 +203,7 @@ def test_a_response_belongs_to_its_key(api: Api) -> None:
 
 
 def test_an_answer_cut_off_is_incomplete(api: Api) -> None:
-    answer(api, Committed("Once upon"), Finished(FinishReason.LENGTH, USAGE))
+    api.answer(Committed("Once upon"), Finished(FinishReason.LENGTH, USAGE))
     response = api.client.responses.create(model="tiny", input="Hi")
     assert response.status == "incomplete"
     assert response.incomplete_details is not None
@@ -403,12 +214,12 @@ def test_an_answer_cut_off_is_incomplete(api: Api) -> None:
 
 
 def test_an_empty_answer_is_a_message_all_the_same(api: Api) -> None:
-    answer(api, STOP)
+    api.answer(STOP)
     assert api.client.responses.create(model="tiny", input="Hi").output_text == ""
 
 
 def test_a_failure_is_an_error_or_a_failed_response(api: Api) -> None:
-    answer(api, Committed("He"), Finished(FinishReason.ERROR, Usage(), "out of memory"))
+    api.answer(Committed("He"), Finished(FinishReason.ERROR, Usage(), "out of memory"))
     with pytest.raises(openai.InternalServerError, match="out of memory"):
         api.client.responses.create(model="tiny", input="Hi")
     with api.client.responses.stream(model="tiny", input="Hi") as stream:
@@ -418,32 +229,9 @@ def test_a_failure_is_an_error_or_a_failed_response(api: Api) -> None:
     assert last.response.error.message == "out of memory"
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "kind"),
-    [
-        (InvalidRequestError("too long"), 400, "invalid_request_error"),
-        (QueueFullError("full"), 503, "server_error"),
-    ],
-)
-def test_what_the_engine_refuses(api: Api, error: Exception, status: int, kind: str) -> None:
-    api.engine = FakeEngine(error=error)
-    response = api.post(stream=True)
-    assert response.status_code == status
-    assert response.json()["error"]["type"] == kind
-    assert (response.headers.get("retry-after") is not None) == (status == 503)
-
-
-def test_before_the_model_is_loaded_and_an_unknown_one(api: Api) -> None:
-    with pytest.raises(openai.NotFoundError, match="'gpt-9' does not exist"):
-        api.client.responses.create(model="gpt-9", input="Hi")
-    api.engine = None
-    with pytest.raises(openai.InternalServerError, match="still loading"):
-        api.client.responses.create(model="tiny", input="Hi")
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_hanging_up_aborts_the_generation(api: Api, stream: bool) -> None:
-    answer(api, Committed("Once upon a time"))
+    api.answer(Committed("Once upon a time"))
     assert api.engine is not None
     body = json.dumps({**BODY, "stream": stream})
     with socket.create_connection(("127.0.0.1", api.port)) as client:

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 
 from llm.api.app import create_router
 from llm.api.chat import ChatService
-from llm.api.stream import Completion, fold
+from llm.api.chat_chunks import ChatChoice, fold_chat
+from llm.api.stream import Completion
 from llm.types import (
     ChoiceGrammar,
     Committed,
@@ -104,9 +105,11 @@ def test_streamed_calls_have_an_index_an_id_and_a_name(api: Served) -> None:
     api.engine = FakeEngine(*CALLS)
     chunks = list(api.create(tools=[TIMER], stream=True))
     deltas = [c for chunk in chunks for c in chunk.choices[0].delta.tool_calls or ()]
-    assert [(d.index, d.id, d.type, d.function.name) for d in deltas] == [
-        (0, "call_1", "function", "set_timer"),
-        (1, "call_2", "function", "set_timer"),
+    assert [(d.index, d.id, d.function.name, d.function.arguments) for d in deltas] == [
+        (0, "call_1", "set_timer", ""),
+        (0, None, None, '{"seconds": 5}'),
+        (1, "call_2", "set_timer", ""),
+        (1, None, None, '{"seconds": 6}'),
     ]
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
@@ -239,7 +242,7 @@ def test_what_is_not_served_is_refused_by_name(api: Served, options: dict[str, A
 PIECES = st.lists(
     st.one_of(
         st.text(max_size=5).map(Committed),
-        st.integers(0, 9).map(lambda n: ToolCall(f"call_{n}", "f", "{}")),
+        st.builds(ToolCall, st.just("call_1"), st.text(max_size=3), st.text(max_size=5)),
     )
 )
 
@@ -247,18 +250,17 @@ PIECES = st.lists(
 @given(st.lists(PIECES, min_size=1, max_size=3))
 def test_the_whole_is_the_fold_of_the_chunks(choices: list[list[Any]]) -> None:
     completion = Completion("id", 1, "tiny", lambda _: b"")
-    chunks = [completion.role_chunk(index) for index in range(len(choices))]
-    for index, pieces in enumerate(choices):
-        num_calls = 0
-        for piece in pieces:
-            if chunk := completion.event_chunk(index, piece, num_calls):
-                chunks.append(chunk)
-            num_calls += isinstance(piece, ToolCall)
-        chunks.append(completion.finish_chunk(index, STOP))
-    whole = fold([*chunks, completion.usage_chunk([USAGE] * len(choices))])
+    writers = [ChatChoice(completion, index) for index in range(len(choices))]
+    chunks = [chunk for writer in writers for chunk in writer.begin()]
+    for writer, pieces in zip(writers, choices, strict=True):
+        for piece in [*pieces, STOP]:
+            chunks += writer.take(piece)
+    whole = fold_chat([*chunks, completion.usage_chunk([USAGE] * len(choices), len(choices))])
     for choice, pieces in zip(whole["choices"], choices, strict=True):
         text = "".join(p.text for p in pieces if isinstance(p, Committed))
-        calls = [p.call_id for p in pieces if isinstance(p, ToolCall)]
+        calls = [(p.name, p.arguments) for p in pieces if isinstance(p, ToolCall)]
+        told = [c["function"] for c in choice["message"].get("tool_calls", [])]
         assert (choice["message"]["content"] or "") == text
-        assert [c["id"] for c in choice["message"].get("tool_calls", [])] == calls
+        assert [(c["name"], c["arguments"]) for c in told] == calls
         assert choice["finish_reason"] == "stop"
+    assert whole["usage"]["prompt_tokens"] == USAGE.num_prompt_tokens

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from llm.chat_template import ChatTemplate
 from llm.config import EngineConfig
 from llm.engine.canvas import Step
-from llm.engine.decision import END, DecisionError, Scores, label_tokens
+from llm.engine.decision import END, DecisionError, label_tokens, open_scores
 from llm.engine.decoding import read_decoding
 from llm.engine.engine import Engine
 from llm.engine.runner_onnx import OnnxRunner
@@ -110,7 +110,7 @@ class ToyLogits(ToyRunner):
 def score(
     model: ToyTransformer, prompt: list[int], labels: Sequence[tuple[int, ...]], max_rows: int
 ) -> tuple[tuple[float, ...], float, int]:
-    scores = Scores(SPEC, prompt, labels, decoding=PLAIN)
+    scores = open_scores(SPEC, prompt, labels, decoding=PLAIN)
     runner = ToyLogits(model)
     forwards = 0
     while not scores.done:

@@ -107,6 +107,7 @@ def test_the_shipped_registry_holds_the_embedded_models() -> None:
     registry = load_registry()
     kinds = {model.name: model.kind for model in registry.models}
     assert kinds == {
+        "ember-135m": ModelKind.LLM,
         "smollm2-135m-instruct": ModelKind.LLM,
         "whisper-tiny.en": ModelKind.ASR,
         "whisper-base": ModelKind.ASR,
@@ -114,7 +115,7 @@ def test_the_shipped_registry_holds_the_embedded_models() -> None:
         "smart-turn-v3.2": ModelKind.TURN,
         "silero-vad": ModelKind.VAD,
     }
-    assert set(kinds) - set(registry.default_names) == {"whisper-base"}
+    assert set(kinds) - set(registry.default_names) == {"smollm2-135m-instruct", "whisper-base"}
     joined = next(f for f in registry.find("whisper-base").files if f.name == "model.bin")
     assert [s.path[-5:] for s in joined.sources] == ["part1", "part2"]
 

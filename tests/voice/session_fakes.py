@@ -10,6 +10,7 @@ import numpy as np
 
 from llm.types import Message, Usage
 from tests.llm.fakes import FakeEngine
+from voice.asr import Transcript
 from voice.events import (
     AnswerGuess,
     AnswerText,
@@ -21,6 +22,7 @@ from voice.events import (
     TurnEvent,
     TurnOutcome,
 )
+from voice.vad import VadStream
 
 RATE_HZ = 22_050
 HEARD = "What is an ember?"
@@ -31,6 +33,38 @@ def tone(duration_s: float, hz: float = 440.0) -> Samples:
     """A tone that is easy to hear and to recognise."""
     times = np.arange(int(duration_s * RATE_HZ)) / RATE_HZ
     return (0.3 * np.sin(2 * np.pi * hz * times)).astype(np.float32)
+
+
+class FakeVad:
+    """Takes loudness for the probability of speech."""
+
+    def stream(self) -> VadStream:
+        return self
+
+    def probability(self, window: Samples) -> float:
+        return float(np.abs(window).max() > 0.05)
+
+
+@dataclass
+class FakeRecogniser:
+    """Hears HEARD in whatever is loud enough; `texts` are heard first, one each time."""
+
+    texts: list[str] = field(default_factory=list)
+    heard: list[Samples] = field(default_factory=list)
+
+    def transcribe(self, samples: Samples) -> Transcript:
+        self.heard.append(samples)
+        return Transcript(self.texts.pop(0) if self.texts else HEARD)
+
+
+@dataclass
+class FakeEndpoint:
+    """Always as sure as `complete` says."""
+
+    complete: float = 0.99
+
+    def probability(self, samples: Samples) -> float:
+        return self.complete
 
 
 @dataclass
@@ -46,13 +80,22 @@ class FakePipeline:
     breaks: bool = False
     spoken_s: float = 0.2
     output_rate_hz: int = RATE_HZ
+    vad: FakeVad = field(default_factory=FakeVad)
+    recogniser: FakeRecogniser = field(default_factory=FakeRecogniser)
+    endpoint: FakeEndpoint | None = field(default_factory=FakeEndpoint)
     asked: list[tuple[Samples | None, str | None, tuple[Message, ...]]] = field(
         default_factory=list
     )
     num_running: int = 0
 
     async def run(
-        self, turn: int, samples: Samples | None, text: str | None, history: Sequence[Message]
+        self,
+        turn: int,
+        samples: Samples | None,
+        text: str | None,
+        history: Sequence[Message],
+        *,
+        released: asyncio.Event | None = None,
     ) -> AsyncGenerator[TurnEvent, None]:
         self.asked.append((samples, text, tuple(history)))
         self.num_running += 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voice.asr import WhisperRecogniser, cut_repetition, is_made_up, stopped_early, window_s
+from voice.asr import WhisperRecogniser, cut_repetition, stopped_early, window_s
 from voice.audio import read_audio, resample
 from voice.tts import PiperSynthesiser
 
@@ -68,16 +68,6 @@ def test_cutting_keeps_a_beginning_of_the_text(tokens: list[int], duration_s: fl
 @pytest.mark.parametrize(("duration_s", "expected"), [(0.1, 5), (2.0, 6), (2.1, 7), (29.0, 30)])
 def test_the_window_has_room_for_silence(duration_s: float, expected: int) -> None:
     assert window_s(duration_s) == expected
-
-
-@pytest.mark.parametrize(
-    ("no_speech", "log_probability", "made_up"),
-    [(0.9, -1.5, True), (0.9, -0.2, False), (0.1, -1.5, False), (0.1, -0.2, False)],
-)
-def test_words_are_made_up_only_if_both_signs_agree(
-    no_speech: float, log_probability: float, made_up: bool
-) -> None:
-    assert is_made_up(no_speech, log_probability) is made_up
 
 
 def word_errors(expected: Sequence[str], heard: Sequence[str]) -> float:

@@ -29,3 +29,15 @@ def test_the_engine_gets_its_part() -> None:
     }
     assert Config(**settings).engine == EngineConfig(**settings)
     assert Config().engine == EngineConfig()
+
+
+def test_origins_are_a_list() -> None:
+    assert Config().origins == ()
+    config = Config(allowed_origins=" https://A.example, http://b.example:8080 ,")
+    assert config.origins == ("https://a.example", "http://b.example:8080")
+
+
+@pytest.mark.parametrize("origins", ["a.example", "https://a.example/", "*", "https://*.example"])
+def test_what_is_no_origin_is_refused(origins: str) -> None:
+    with pytest.raises(ConfigError, match="'allowed_origins' has"):
+        Config(allowed_origins=origins)

@@ -27,7 +27,7 @@ SECOND = bytes(32_000)
 
 
 def dialogue_in(state: State) -> Dialogue:
-    dialogue = Dialogue(max_history_characters=1000)
+    dialogue = Dialogue(History(1000))
     if state in {State.LISTENING, State.DISCARDING}:
         dialogue.receive(START)
     if state is State.DISCARDING:
@@ -164,7 +164,7 @@ def answer(dialogue: Dialogue, question: str, *pieces: str) -> list[Action]:
 
 
 def test_history_holds_what_was_committed() -> None:
-    dialogue = Dialogue(max_history_characters=1000)
+    dialogue = Dialogue(History(1000))
     answer(dialogue, "one?", "Yes", ", one.")
     dialogue.receive(wire.Question("two?"))
     dialogue.handle(AnswerText(2, "Tw"))
@@ -182,7 +182,7 @@ def test_history_holds_what_was_committed() -> None:
 
 
 def test_a_question_without_an_answer_leaves_no_trace() -> None:
-    dialogue = Dialogue(max_history_characters=1000)
+    dialogue = Dialogue(History(1000))
     answer(dialogue, "one?")
     assert answer(dialogue, "two?", "2") == [Run(2, b"", None, ())]
 
@@ -213,7 +213,7 @@ def test_history_keeps_the_newest_that_fit(pairs: list[tuple[str, str]]) -> None
 def test_whatever_happens_each_started_turn_ends_once(
     moves: list[wire.ClientMessage | bytes | str],
 ) -> None:
-    dialogue = Dialogue(max_history_characters=1000)
+    dialogue = Dialogue(History(1000))
     running: list[int] = []
     ended: list[int] = []
     for move in moves:

@@ -13,6 +13,8 @@ from voice.events import Samples
 from voice.tts import PiperSynthesiser
 from voice.vad import (
     WINDOW_SAMPLES,
+    GatedStream,
+    GatedVad,
     GateEvent,
     GateState,
     SileroVad,
@@ -115,6 +117,51 @@ def test_trim_never_gives_more_than_it_got(num_samples: int) -> None:
 
 def test_trim_of_nothing_is_nothing() -> None:
     assert trim(np.zeros(0, np.float32), LevelVad()) is None
+
+
+class CountingVad(LevelVad):
+    def __init__(self) -> None:
+        self.heard: list[float] = []
+
+    def probability(self, window: Samples) -> float:
+        self.heard.append(float(window[0]))
+        return 0.7
+
+
+def test_the_judge_hears_only_what_may_be_speech_and_a_little_around_it() -> None:
+    judge = CountingVad()
+    opinions = iter([False] * 10 + [True] + [False] * 30)
+    stream = GatedStream(lambda pcm: next(opinions), judge)
+    said = [
+        stream.probability(np.full(WINDOW_SAMPLES, number / 100, np.float32))
+        for number in range(41)
+    ]
+    assert [number for number, probability in enumerate(said) if probability] == [*range(10, 27)]
+    assert [round(100 * value) for value in judge.heard] == [*range(6, 27)]
+
+
+def test_the_gate_takes_pcm_of_30_ms() -> None:
+    taken: list[int] = []
+
+    def note(pcm: bytes) -> bool:
+        taken.append(len(pcm))
+        return True
+
+    GatedStream(note, LevelVad()).probability(np.zeros(WINDOW_SAMPLES, np.float32))
+    assert taken == [960]
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["vm-goodbye", "conf-muted", "transfer", "vm-toenternumber"])
+def test_the_gate_changes_nothing_about_human_speech(
+    vad: SileroVad, human_prompt: Callable[[str], tuple[Path, str]], name: str
+) -> None:
+    silence = np.zeros(16_000, np.float32)
+    samples = np.concatenate((silence, read_audio(human_prompt(name)[0]), silence))
+    alone, gated = trim(samples, vad), trim(samples, GatedVad(vad))
+    assert alone is not None
+    assert gated is not None
+    assert abs(len(alone) - len(gated)) <= 2 * WINDOW_SAMPLES
 
 
 @pytest.mark.models

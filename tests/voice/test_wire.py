@@ -18,13 +18,17 @@ QUESTION = TEXT.filter(lambda t: t.strip() and len(t) <= wire.MAX_QUESTION_CHARA
 COUNT = st.integers(0, 2**53)
 MS = st.none() | st.floats(0, 1e9)
 TIMES = st.builds(StageTimes, MS, MS, MS, MS, MS, MS, st.floats(0, 1e9))
-USAGE = st.builds(Usage, COUNT, COUNT, COUNT, COUNT, COUNT, MS, st.floats(0, 1e9))
+COUNTS = st.lists(COUNT).map(tuple)
+USAGE = st.builds(Usage, COUNT, COUNT, COUNT, COUNT, COUNT, MS, st.floats(0, 1e9), COUNT, COUNTS)
 
 CLIENT = st.one_of(
     st.builds(wire.SpeechStart),
     st.builds(wire.SpeechEnd),
     st.builds(wire.Question, QUESTION),
     st.builds(wire.Cancel),
+    st.builds(wire.ListenStart, TEXT),
+    st.builds(wire.ListenStop),
+    st.builds(wire.Playback, COUNT, COUNT),
 )
 SERVER = st.one_of(
     st.builds(wire.SessionReady, COUNT, COUNT),
@@ -34,6 +38,9 @@ SERVER = st.one_of(
     st.builds(wire.AnswerCommitted, COUNT, TEXT),
     st.builds(wire.AudioStart, COUNT),
     st.builds(wire.AudioEnd, COUNT),
+    st.builds(wire.Hearing, st.booleans(), TEXT),
+    st.builds(wire.AudioGain, COUNT, st.floats(0, 1)),
+    st.builds(wire.AudioStop, COUNT, COUNT, TEXT),
     st.builds(wire.TurnDone, COUNT, st.sampled_from(TurnOutcome), TIMES, st.none() | USAGE),
     st.builds(wire.ErrorMessage, st.sampled_from(ErrorCode), TEXT),
 )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastapi import FastAPI
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
 from starlette.middleware.cors import CORSMiddleware
 
 from llm.api import decisions, responses
 from llm.api.app import create_router
 from llm.api.auth import KeyFile
 from llm.api.body_limits import BodyLimitMiddleware
+from llm.api.errors import ApiError
 from llm.api.guard import GuardMiddleware
 from llm.api.responses_store import ResponseStore
+from llm.api.route import create_fallback
 from llm.config import ConfigError, data_home, keys_path
 from voice.config import Config
 from voice.gateway.security import SecurityMiddleware, is_loopback
@@ -52,6 +54,8 @@ def create_app(gateway: Gateway, doors: Doors = ON_LOOPBACK) -> FastAPI:
     app = FastAPI(title="Ember", docs_url=None, redoc_url=None, openapi_url=None)
     _add_guards(app, doors)
 
+    app.add_exception_handler(Exception, _broken)
+
     @app.get("/healthz")
     async def healthz() -> JSONResponse:
         return JSONResponse({"status": "ok"})
@@ -64,11 +68,20 @@ def create_app(gateway: Gateway, doors: Doors = ON_LOOPBACK) -> FastAPI:
         return JSONResponse(body, status_code=503)
 
     app.add_api_websocket_route("/v1/voice", gateway.converse)
-    app.include_router(create_router(gateway.chat))
-    app.include_router(responses.create_router(gateway.responses))
-    app.include_router(decisions.create_router(gateway.language_model, gateway.responses.model))
+    routers = [
+        create_router(gateway.chat),
+        responses.create_router(gateway.responses),
+        decisions.create_router(gateway.language_model, gateway.responses.model),
+    ]
+    for router in (*routers, create_fallback(routers)):
+        app.include_router(router)
     app.mount("/", WebFiles(directory=web_folder(), html=True))
     return app
+
+
+async def _broken(_request: Request, _error: Exception) -> Response:
+    """What a client learns of our own mistakes; the traceback goes to the log."""
+    return ApiError(500, "the server made a mistake; see its log", code="server_error").response()
 
 
 def _add_guards(app: FastAPI, doors: Doors) -> None:
@@ -96,12 +109,13 @@ def _open_store(days: int) -> ResponseStore | None:
 def serve(config: Config) -> int:
     """Serve until SIGINT or SIGTERM, and return the exit code (`ember up`).
 
-    Raises ConfigError where others could reach the server and need no key.
+    Raises ConfigError where others could reach the server and need no key, and where the keys
+    cannot be read.
     """
     only_loopback = is_loopback(config.host)
     keys = KeyFile(keys_path())
     without_keys = only_loopback or config.without_keys
-    if not (without_keys or keys.read()):
+    if not keys.read() and not without_keys:
         raise ConfigError(
             f"others can reach {config.host} and there is no key: make one with "
             "'ember keys add NAME', or listen on 127.0.0.1"
@@ -112,6 +126,7 @@ def serve(config: Config) -> int:
         store=store,
         # English has about four characters a token: half of the context stays for the answer.
         max_history_characters=min(MAX_HISTORY_CHARACTERS, 2 * config.max_context_tokens),
+        endpointing=config.endpointing,
     )
     doors = Doors(only_loopback, without_keys, keys, config.origins)
     app = create_app(gateway, doors)

@@ -11,8 +11,10 @@ from llm.api.chat import ChatService
 from llm.api.guard import MeteredEngine, TextEngine
 from llm.api.responses import ResponsesService
 from llm.api.responses_store import ResponseStore
+from voice.endpoint import ENDPOINTING, EndpointSettings
 from voice.gateway.websocket import WebSocketConnection
-from voice.session import GOING_AWAY, Goodbye, Pipeline, Session
+from voice.live import Parts
+from voice.session import GOING_AWAY, Goodbye, Session
 
 NOT_READY = Goodbye(1013, "the models are still loading; try again")
 TOO_MANY_SESSIONS = Goodbye(1013, "too many conversations at once; try again later")
@@ -25,7 +27,7 @@ class Assistant(Protocol):
     """The loaded models."""
 
     @property
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> Parts:
         """What answers a spoken or typed turn."""
         ...
 
@@ -51,7 +53,12 @@ class Gateway:
     """What the routes share: how far the server is, the models once loaded, the open sessions."""
 
     def __init__(
-        self, *, model: str, max_history_characters: int, store: ResponseStore | None = None
+        self,
+        *,
+        model: str,
+        max_history_characters: int,
+        store: ResponseStore | None = None,
+        endpointing: EndpointSettings = ENDPOINTING,
     ) -> None:
         self.stage = Stage.LOADING
         self.chat = ChatService(self.language_model, model)
@@ -59,6 +66,7 @@ class Gateway:
         self._assistant: Assistant | None = None
         self._metered: MeteredEngine | None = None
         self._max_history_characters = max_history_characters
+        self._endpointing = endpointing
         self._sessions: set[Session] = set()
 
     def open(self, assistant: Assistant) -> None:
@@ -90,6 +98,7 @@ class Gateway:
             WebSocketConnection(socket),
             self._assistant.pipeline,
             max_history_characters=self._max_history_characters,
+            endpointing=self._endpointing,
         )
         self._sessions.add(session)
         try:

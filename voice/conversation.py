@@ -1,0 +1,283 @@
+"""One hands-free conversation: audio, words and answers go in, what to do comes out.
+
+Pure: it joins the ear, the plan of transcripts, the turn machine, the judgement of interruptions
+and the clock of what was heard, and knows the messages to the client. `voice.live` runs what it
+asks for. Every input comes with the time, in samples of the call at LISTEN_RATE_HZ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from llm.types import Message
+from voice import turn_events as turns
+from voice import wire
+from voice.answering import Answers
+from voice.dialogue import History, Send, SendAudio
+from voice.endpoint import Endpointer, EndpointSettings, TurnTaking
+from voice.events import LISTEN_RATE_HZ, Samples, TurnEvent
+from voice.hearing import Hearing
+from voice.streaming_asr import FinalText, Job, PartialText, StreamingAsr
+from voice.transcript import words_of
+from voice.turn import TurnMachine, TurnState
+from voice.vad import SpeechStarted, SpeechStopped
+
+_KEPT_SAMPLES = LISTEN_RATE_HZ
+_JUDGED_SAMPLES = 8 * LISTEN_RATE_HZ
+"""The endpoint model hears no more than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcribe:
+    """Let the recogniser do this job."""
+
+    job: Job
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeEndpoint:
+    """Ask the endpoint model whether the speech that paused at `end` is complete."""
+
+    end: int
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Start to answer `text`."""
+
+    turn: int
+    text: str
+    history: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The answer is wanted: make all of it."""
+
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortAnswer:
+    """Stop to answer."""
+
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushAudio:
+    """Forget the audio that waits to be sent."""
+
+    turn: int
+
+
+Action = (
+    Transcribe | JudgeEndpoint | Answer | Released | AbortAnswer | FlushAudio | Send | SendAudio
+)
+
+
+_BACKCHANNEL = re.compile(r"mhm|yeah|yes|ok|right|sure|aha|uh|huh|i|see")
+
+
+def means_to_interrupt(text: str) -> bool:
+    """Whether words said over an answer want it to stop."""
+    return any(not _BACKCHANNEL.fullmatch(word) for word in words_of(text))
+
+
+class Conversation:
+    """One call from its beginning.
+
+    hearing: the ear. settings: when a turn is over. history: shared with whatever came before.
+    rate_hz: the sample rate of the answers. turn: the highest turn number used so far.
+    num_speculated, num_dropped: answers begun before their turn was released, and those of them
+    that were thrown away.
+    """
+
+    def __init__(
+        self,
+        hearing: Hearing,
+        settings: EndpointSettings,
+        history: History,
+        *,
+        rate_hz: int,
+        turn: int = 0,
+    ) -> None:
+        self._hearing = hearing
+        self._settings = settings
+        self._history = history
+        self._machine = TurnMachine(Endpointer(settings), turn)
+        self._asr = StreamingAsr()
+        self._answers = Answers(rate_hz, history)
+        self._utterance_start = -1
+        self._understood_at = 0
+        self._told = wire.Hearing(speaking=False, text="")
+        self.num_speculated = 0
+        self.num_dropped = 0
+
+    @property
+    def state(self) -> TurnState:
+        """Who has the turn."""
+        return self._machine.state
+
+    @property
+    def turn(self) -> int:
+        """The highest turn number used so far."""
+        return self._machine.turn
+
+    @property
+    def num_reused_transcripts(self) -> int:
+        """Final transcripts that needed no decoding after the soft end."""
+        return self._asr.num_reused
+
+    def hear(self, samples: Samples, now: int) -> Sequence[Action]:
+        """The next frame, float32 [n] at 16 kHz, of a stream that never pauses."""
+        actions: list[Action] = []
+        for event in self._hearing.feed(samples):
+            match event:
+                case SpeechStarted(at_sample):
+                    actions += self._began(at_sample, now)
+                case SpeechStopped(at_sample):
+                    actions += self._turn(turns.SpeechPaused(at_sample), now)
+        is_heard = self.state in {TurnState.USER_SPEAKING, TurnState.DUCKED}
+        if is_heard and self._hearing.is_speech:
+            job = self._asr.hear(self._hearing.now, is_silence_new=self._hearing.is_silence_new)
+            actions += self._transcribe(job)
+        actions += self.tick(now)
+        self._forget()
+        return actions
+
+    def tick(self, now: int) -> Sequence[Action]:
+        """Time has passed."""
+        actions = [*self._turn(turns.Ticked(), now)]
+        if (turn := self._answers.played_out(now)) is not None:
+            actions += self._turn(turns.PlayedOut(turn), now)
+        return actions
+
+    def transcribed(self, job: Job, text: str, now: int) -> Sequence[Action]:
+        """A job of Transcribe is done; text is empty where it failed."""
+        found, following = self._asr.finished(job, text, self._hearing.now)
+        actions = [*self._transcribe(following)]
+        match found:
+            case PartialText():
+                actions += self._partly_understood(found, now)
+            case FinalText():
+                actions += self._understood(found, now)
+            case None:
+                pass
+        return actions
+
+    def judged(self, end: int, probability: float, now: int) -> Sequence[Action]:
+        """What JudgeEndpoint asked for."""
+        return self._turn(turns.Judged(end, probability), now)
+
+    def replied(self, event: TurnEvent, now: int) -> Sequence[Action]:
+        """The next event of an answer."""
+        return self._turn(turns.Replied(event), now)
+
+    def receive(self, message: wire.ClientMessage, now: int) -> Sequence[Action]:
+        """A message of the client. Raises WireError for one that has no place here."""
+        match message:
+            case wire.Question(text):
+                return self._turn(turns.Asked(text), now)
+            case wire.Cancel():
+                return self._turn(turns.Cancelled(), now)
+            case wire.SpeechEnd():
+                return self._turn(turns.Closed(), now)
+            case wire.Playback(turn, played_ms):
+                self._answers.played(turn, played_ms, now)
+                return ()
+            case wire.SpeechStart() | wire.ListenStart() | wire.ListenStop():
+                raise wire.illegal_move("hands-free listening has started already")
+
+    def end(self, now: int) -> Sequence[Action]:
+        """The conversation is over: end what is under way."""
+        return self._turn(turns.Cancelled(), now)
+
+    # ---- what comes of it
+
+    def _began(self, start: int, now: int) -> Sequence[Action]:
+        actions = self._turn(turns.SpeechBegan(start), now)
+        if self._machine.utterance_start == self._utterance_start:
+            self._asr.resumed()
+        else:
+            self._utterance_start = self._machine.utterance_start
+            self._asr.began(self._utterance_start)
+        return (*self._tell(speaking=True, text=""), *actions)
+
+    def _partly_understood(self, partial: PartialText, now: int) -> Sequence[Action]:
+        actions = [*self._tell(speaking=True, text=partial.newest)]
+        actions += self._turn(turns.PartlyUnderstood(partial.agreed), now)
+        if self.state is TurnState.DUCKED and means_to_interrupt(partial.agreed):
+            actions += self._turn(turns.Interrupted(), now)
+        return actions
+
+    def _understood(self, final: FinalText, now: int) -> Sequence[Action]:
+        self._understood_at = now
+        actions = [*self._tell(speaking=False, text=final.text)]
+        actions += self._turn(turns.Understood(final.end, final.text), now)
+        if self.state is TurnState.WEIGHING:
+            meant = means_to_interrupt(final.text)
+            verdict = turns.Interrupted() if meant else turns.FalseAlarm()
+            actions += self._turn(verdict, now)
+        return actions
+
+    def _turn(self, event: turns.TurnInput, now: int) -> Sequence[Action]:
+        actions: list[Action] = []
+        for action in self._machine.handle(event, now):
+            actions += self._carry_out(action, now)
+        return actions
+
+    def _carry_out(self, action: turns.TurnAction, now: int) -> Iterable[Action]:  # noqa: PLR0911 - one for each action
+        answers = self._answers
+        match action:
+            case turns.Judge(start, end):
+                return self._judge(start, end, now)
+            case turns.Speculate(turn, text):
+                self.num_speculated += 1
+                return (Answer(turn, text, self._history.messages()),)
+            case turns.Drop(turn):
+                self.num_dropped += 1
+                return (AbortAnswer(turn),)
+            case turns.Release(turn, text, end):
+                understood_at = max(end, self._understood_at)
+                told = answers.release(turn, text, spoke_until=end, understood_at=understood_at)
+                return (Released(turn), *told)
+            case turns.Pass(event):
+                return answers.pass_on(event, now)
+            case turns.Abort(turn):
+                return (AbortAnswer(turn), *answers.abort(turn, now))
+            case turns.Duck(turn):
+                return answers.duck(turn)
+            case turns.Resume(turn):
+                return answers.resume(turn)
+            case turns.Stop(turn):
+                return (FlushAudio(turn), AbortAnswer(turn), *answers.stop(turn, now))
+            case turns.Complete(turn):
+                return answers.complete(turn)
+
+    def _judge(self, start: int, end: int, now: int) -> Sequence[Action]:
+        actions: list[Action] = []
+        if self._settings.turn_taking is TurnTaking.SMART:
+            first = max(start - _KEPT_SAMPLES // 4, self._hearing.now - _JUDGED_SAMPLES)
+            actions.append(JudgeEndpoint(end, self._hearing.audio(first, self._hearing.now)))
+        final, job = self._asr.paused(end, self._hearing.now)
+        actions += self._transcribe(job)
+        if final is not None:
+            actions += self._understood(final, now)
+        return actions
+
+    def _transcribe(self, job: Job | None) -> Sequence[Action]:
+        return () if job is None else (Transcribe(job, self._hearing.audio(job.start, job.end)),)
+
+    def _tell(self, *, speaking: bool, text: str) -> Sequence[Action]:
+        told, self._told = self._told, wire.Hearing(speaking, text)
+        return () if told == self._told else (Send(self._told),)
+
+    def _forget(self) -> None:
+        is_needed = self.state not in {TurnState.IDLE, TurnState.SPEAKING}
+        first = self._utterance_start if is_needed else self._hearing.now
+        self._hearing.forget(min(first, self._hearing.now) - _KEPT_SAMPLES)
