@@ -181,8 +181,10 @@ def _checked_schema(text: str, where: str = "json_schema") -> dict[str, Any]:
     _check_size(text)
     try:
         schema = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise GrammarError(f"{where} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise GrammarError(f"{where} is nested deeper than {MAX_DEPTH} levels") from error
     if not isinstance(schema, dict):
         raise GrammarError(f"{where} must be an object")
     for path, depth, value in _walk(schema, where):

@@ -19,6 +19,9 @@ _GUARD = "\ue000"
 """A private-use character that keeps control tokens apart which the user typed as text."""
 
 
+_SLICE_CHARACTERS = 4096
+
+
 class Tokenizer:
     """A byte-level BPE tokenizer with control tokens kept apart."""
 
@@ -44,6 +47,20 @@ class Tokenizer:
         """Ids of plain text; what looks like a control token stays text."""
         ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
         return ids
+
+    def exceed(self, texts: Iterable[str], num_tokens: int) -> bool:
+        """Whether texts surely have more tokens than that; reads no more than it takes to say so.
+
+        Encoding a megabyte takes a second, in which nobody else would be served.
+        """
+        count = 0
+        for text in texts:
+            for start in range(0, len(text), _SLICE_CHARACTERS):
+                count += len(self.encode(text[start : start + _SLICE_CHARACTERS]))
+                # Where a slice ends, a token may be cut into some: never into twice as many in all.
+                if count > 2 * num_tokens:
+                    return True
+        return False
 
     def guard(self, text: str) -> str:
         """Mark control tokens in user text so that `encode_prompt` takes them as plain text."""

@@ -255,7 +255,7 @@ class Request:
     tokens are picked. deadline_ms: time from admission after which the answer is cut off, None =
     never. cache_salt: callers with another salt never share cached prefixes with this one.
     tools: what the model may call. grammar: what the answer must be, None = any text, or with tools
-    also calls of them. prompt: plain text to go on from, in place of messages, which are empty then.
+    also calls of them. prompt: plain text to go on from, in place of messages; there are none then.
     """
 
     messages: tuple[Message, ...]

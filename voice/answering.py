@@ -8,55 +8,59 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from voice import wire
+from voice.barge_in import BargeInAction
 from voice.dialogue import History, Send, SendAudio
 from voice.events import (
     LISTEN_RATE_HZ,
     AnswerGuess,
     AnswerText,
     Heard,
+    Samples,
     Speech,
     StageTimes,
     TurnEnded,
     TurnEvent,
     TurnOutcome,
 )
+from voice.heard import SpokenClause, heard_text
+from voice.playout import DUCKED_GAIN, FADE_MS, Playout
 from voice.wire import ErrorCode
 
-FADE_MS = 15
-"""How fast an interrupted answer falls silent; cutting it off in the middle of a wave clicks."""
+_ALL = 2**31
 
-DUCKED_GAIN = 0.2
-"""How loud an answer is while the user speaks over it."""
 
-# Between sending and sounding: the network and what the client schedules ahead.
-_LEAD_SAMPLES = LISTEN_RATE_HZ * 60 // 1_000
+@dataclass(frozen=True, slots=True)
+class FlushAudio:
+    """Forget the audio that waits to be sent."""
+
+    turn: int
 
 
 @dataclass(slots=True)
 class _Answer:
-    """One released answer. spoken: its clauses with their length in samples of the call.
-
-    sounds_until: when all that was sent has been heard.
-    """
+    """One released answer. spoken: its clauses so far."""
 
     turn: int
     question: str
     spoke_until: int
     times: StageTimes
-    spoken: list[tuple[str, int]] = field(default_factory=list)
-    sounds_until: int = 0
+    spoken: list[SpokenClause] = field(default_factory=list)
     is_made: bool = False
 
 
 class Answers:
     """The released answers of one conversation, of which one is under way at a time.
 
-    rate_hz: the sample rate of the answers. history: where what was heard goes.
+    rate_hz: the sample rate of the answers. history: where what was heard goes. keeps_time: see
+    `voice.playout`; then samples are taken with `take`, and none are sent.
     """
 
-    def __init__(self, rate_hz: int, history: History) -> None:
+    def __init__(self, rate_hz: int, history: History, *, keeps_time: bool = False) -> None:
         self._rate_hz = rate_hz
         self._history = history
+        self._keeps_time = keeps_time
+        self._playout = Playout(rate_hz, keeps_time=keeps_time)
+        self._paused_at = 0
         self._answer: _Answer | None = None
 
     def release(
@@ -86,28 +90,42 @@ class Answers:
             case TurnEnded():
                 return self._end(answer, event, now)
 
-    def duck(self, turn: int) -> Sequence[Send]:
-        """The user speaks over the answer."""
-        return (Send(wire.AudioGain(turn, DUCKED_GAIN)),)
+    def take(self, num_samples: int, now: int) -> Samples:
+        """The next samples for a transport to which the server gives each at its time."""
+        return self._playout.take(num_samples, now)
 
-    def resume(self, turn: int) -> Sequence[Send]:
-        """The user did not mean to interrupt."""
-        return (Send(wire.AudioGain(turn, 1.0)),)
+    def shape(self, action: BargeInAction, now: int) -> Sequence[Send | SendAudio | FlushAudio]:
+        """Change how the answer sounds, as long as it is not interrupted."""
+        playout = self._playout
+        turn = playout.turn
+        assert turn is not None, action
+        match action:
+            case BargeInAction.DUCK:
+                playout.duck()
+                return (Send(wire.AudioGain(turn, DUCKED_GAIN)),)
+            case BargeInAction.UNDUCK:
+                playout.unduck()
+                return (Send(wire.AudioGain(turn, 1.0)),)
+            case BargeInAction.PAUSE:
+                self._paused_at = playout.pause(now)
+                return (FlushAudio(turn), Send(wire.AudioPause(turn, FADE_MS)))
+            case BargeInAction.RESUME:
+                at = word_start(self._current(turn).spoken, self._paused_at)
+                playout.resume(at)
+                at_ms = at * 1_000 // self._rate_hz
+                return (Send(wire.AudioResume(turn, at_ms)), *self._send(turn, now))
+            case BargeInAction.INTERRUPT:
+                raise AssertionError("an interruption stops the answer")
 
     def played(self, turn: int, played_ms: int, now: int) -> None:
         """The client says how much of an answer has sounded."""
-        if self._answer is None or self._answer.turn != turn:
-            return
-        total = sum(length for _, length in self._answer.spoken)
-        left = max(0, total - played_ms * LISTEN_RATE_HZ // 1_000)
-        self._answer.sounds_until = now + left
+        if self._playout.turn == turn:
+            self._playout.report(max(0, played_ms) * self._rate_hz // 1_000, now)
 
     def played_out(self, now: int) -> int | None:
-        """The turn whose answer is made and was heard to its end, if there is one."""
-        answer = self._answer
-        if answer is None or not answer.is_made or now < answer.sounds_until:
-            return None
-        return answer.turn
+        """The turn whose answer is made and was just heard to its end, if there is one."""
+        turn = self._playout.turn
+        return turn if self._playout.has_ended(now) else None
 
     def abort(self, turn: int, now: int) -> Sequence[Send]:
         """The answer ends before anything of it sounded; it leaves no trace in the history."""
@@ -117,9 +135,10 @@ class Answers:
     def stop(self, turn: int, now: int) -> Sequence[Send]:
         """The answer is interrupted; the history keeps what was heard of it."""
         answer, self._answer = self._current(turn), None
-        heard = self._heard(answer, now)
-        self._history.add(answer.question, heard)
-        stopped = Send(wire.AudioStop(turn, FADE_MS, heard))
+        heard = heard_text(answer.spoken, self._playout.stop(now))
+        if heard.text:
+            self._history.add(answer.question, heard.for_history)
+        stopped = Send(wire.AudioStop(turn, FADE_MS, heard.text))
         if answer.is_made:
             return (stopped,)
         return (stopped, Send(wire.AudioEnd(turn)), *self._cancelled(answer, now))
@@ -127,28 +146,31 @@ class Answers:
     def complete(self, turn: int) -> Sequence[Send]:
         """All of the answer was heard."""
         answer, self._answer = self._current(turn), None
-        words = [word for clause, _ in answer.spoken for word in clause.split()]
+        words = [word for clause in answer.spoken for word in clause.text.split()]
         self._history.add(answer.question, " ".join(words))
         return ()
 
-    def buffered_ms(self, now: int) -> float:
-        """How much of what was sent is still to be heard."""
-        return 0.0 if self._answer is None else max(0.0, _ms(self._answer.sounds_until - now))
-
     def _speak(self, answer: _Answer, speech: Speech, now: int) -> Sequence[Send | SendAudio]:
         is_first = not answer.spoken
-        length = len(speech.samples) * LISTEN_RATE_HZ // self._rate_hz
-        answer.spoken.append((speech.clause, length))
-        answer.sounds_until = max(answer.sounds_until, now + _LEAD_SAMPLES) + length
-        audio = SendAudio(speech.turn, speech.samples)
-        if not is_first:
-            return (audio,)
-        first_ms = _ms(now - answer.spoke_until)
-        answer.times = replace(answer.times, first_audio_ms=first_ms)
-        return (Send(wire.AudioStart(speech.turn)), audio)
+        answer.spoken.append(_spoken(speech))
+        if is_first:
+            first_ms = _ms(now - answer.spoke_until)
+            answer.times = replace(answer.times, first_audio_ms=first_ms)
+            self._playout.begin(speech.turn)
+        self._playout.add(speech.turn, speech.samples)
+        started = (Send(wire.AudioStart(speech.turn)),) if is_first else ()
+        return (*started, *self._send(speech.turn, now))
+
+    def _send(self, turn: int, now: int) -> Sequence[SendAudio]:
+        """What the transport can take now."""
+        if self._keeps_time:
+            return ()
+        samples = self._playout.take(_ALL, now)
+        return (SendAudio(turn, samples),) if len(samples) else ()
 
     def _end(self, answer: _Answer, ended: TurnEnded, now: int) -> Sequence[Send]:
         answer.is_made = True
+        self._playout.finish(ended.turn)
         messages: list[wire.ServerMessage] = []
         if answer.spoken:
             messages.append(wire.AudioEnd(ended.turn))
@@ -165,22 +187,28 @@ class Answers:
         times = replace(answer.times, total_ms=_ms(now - answer.spoke_until))
         return (Send(wire.TurnDone(answer.turn, TurnOutcome.CANCELLED, times, None)),)
 
-    def _heard(self, answer: _Answer, now: int) -> str:
-        """The words that have sounded, by the share of each clause that has."""
-        total = sum(length for _, length in answer.spoken)
-        heard = total - max(0, answer.sounds_until - now)
-        words: list[str] = []
-        for clause, length in answer.spoken:
-            share = min(1.0, max(0.0, heard / length)) if length else 1.0
-            spoken = clause.split()
-            words += spoken[: round(share * len(spoken))]
-            heard -= length
-        return " ".join(words)
-
     def _current(self, turn: int) -> _Answer:
         assert self._answer is not None
         assert self._answer.turn == turn, (self._answer.turn, turn)
         return self._answer
+
+
+def word_start(clauses: Sequence[SpokenClause], at: int) -> int:
+    """The sample at which the word begins that sounds at sample `at` of the clauses."""
+    begins = start = 0
+    for clause in clauses:
+        for end in (*clause.word_ends, clause.num_samples):
+            if start + end > at:
+                return begins
+            begins = start + end
+        start += clause.num_samples
+    return begins
+
+
+def _spoken(speech: Speech) -> SpokenClause:
+    if speech.word_ends:
+        return SpokenClause(speech.clause, len(speech.samples), speech.word_ends)
+    return SpokenClause.of(speech.clause, len(speech.samples))
 
 
 def _ms(samples: int) -> float:

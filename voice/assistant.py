@@ -130,7 +130,7 @@ def _load_synthesiser(folder: Path) -> PiperSynthesiser:
     with _loading(folder):
         synthesiser = PiperSynthesiser(folder / "voice.onnx", _TTS_THREADS)
         # As long as a usual clause: ONNX Runtime plans its memory on the first run.
-        list(synthesiser.synthesise("The voice is ready to speak now."))
+        synthesiser.speak("The voice is ready to speak now.")
     return synthesiser
 
 

@@ -7,20 +7,20 @@ asks for. Every input comes with the time, in samples of the call at LISTEN_RATE
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llm.types import Message
 from voice import turn_events as turns
 from voice import wire
-from voice.answering import Answers
+from voice.answering import Answers, FlushAudio
+from voice.barge_in import BargeInAction
 from voice.dialogue import History, Send, SendAudio
 from voice.endpoint import Endpointer, EndpointSettings, TurnTaking
-from voice.events import LISTEN_RATE_HZ, Samples, TurnEvent
+from voice.events import LISTEN_RATE_HZ, Samples, Speech, TurnEvent
 from voice.hearing import Hearing
+from voice.overlap import Overlap
 from voice.streaming_asr import FinalText, Job, PartialText, StreamingAsr
-from voice.transcript import words_of
 from voice.turn import TurnMachine, TurnState
 from voice.vad import SpeechStarted, SpeechStopped
 
@@ -68,31 +68,17 @@ class AbortAnswer:
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlushAudio:
-    """Forget the audio that waits to be sent."""
-
-    turn: int
-
-
 Action = (
     Transcribe | JudgeEndpoint | Answer | Released | AbortAnswer | FlushAudio | Send | SendAudio
 )
-
-
-_BACKCHANNEL = re.compile(r"mhm|yeah|yes|ok|right|sure|aha|uh|huh|i|see")
-
-
-def means_to_interrupt(text: str) -> bool:
-    """Whether words said over an answer want it to stop."""
-    return any(not _BACKCHANNEL.fullmatch(word) for word in words_of(text))
 
 
 class Conversation:
     """One call from its beginning.
 
     hearing: the ear. settings: when a turn is over. history: shared with whatever came before.
-    rate_hz: the sample rate of the answers. turn: the highest turn number used so far.
+    rate_hz: the sample rate of the answers. turn: the highest turn number used so far. keeps_time:
+    the transport takes each sample at its time (`take`) and none are sent, see `voice.playout`.
     num_speculated, num_dropped: answers begun before their turn was released, and those of them
     that were thrown away.
     """
@@ -105,13 +91,16 @@ class Conversation:
         *,
         rate_hz: int,
         turn: int = 0,
+        keeps_time: bool = False,
     ) -> None:
         self._hearing = hearing
         self._settings = settings
         self._history = history
         self._machine = TurnMachine(Endpointer(settings), turn)
         self._asr = StreamingAsr()
-        self._answers = Answers(rate_hz, history)
+        self._answers = Answers(rate_hz, history, keeps_time=keeps_time)
+        self._overlap = Overlap(rate_hz, keeps_time=keeps_time)
+        self._known_turn = turn
         self._utterance_start = -1
         self._understood_at = 0
         self._told = wire.Hearing(speaking=False, text="")
@@ -125,8 +114,8 @@ class Conversation:
 
     @property
     def turn(self) -> int:
-        """The highest turn number used so far."""
-        return self._machine.turn
+        """The highest turn number that the client knows."""
+        return self._known_turn
 
     @property
     def num_reused_transcripts(self) -> int:
@@ -141,11 +130,13 @@ class Conversation:
                 case SpeechStarted(at_sample):
                     actions += self._began(at_sample, now)
                 case SpeechStopped(at_sample):
+                    actions += self._weigh(self._overlap.ended(at_sample, now), now)
                     actions += self._turn(turns.SpeechPaused(at_sample), now)
-        is_heard = self.state in {TurnState.USER_SPEAKING, TurnState.DUCKED}
+        is_heard = self.state in {TurnState.USER_SPEAKING, TurnState.OVERLAPPING}
         if is_heard and self._hearing.is_speech:
-            job = self._asr.hear(self._hearing.now, is_silence_new=self._hearing.is_silence_new)
+            job = self._asr.hear(self._hearing.now, new_silence=self._hearing.new_silence)
             actions += self._transcribe(job)
+        actions += self._weigh(self._overlap.listened(samples, now), now)
         actions += self.tick(now)
         self._forget()
         return actions
@@ -156,6 +147,12 @@ class Conversation:
         if (turn := self._answers.played_out(now)) is not None:
             actions += self._turn(turns.PlayedOut(turn), now)
         return actions
+
+    def take(self, num_samples: int, now: int) -> Samples:
+        """The next samples of the answers, or silence, for a transport that keeps time."""
+        samples = self._answers.take(num_samples, now)
+        self._overlap.played(samples)
+        return samples
 
     def transcribed(self, job: Job, text: str, now: int) -> Sequence[Action]:
         """A job of Transcribe is done; text is empty where it failed."""
@@ -184,7 +181,8 @@ class Conversation:
             case wire.Question(text):
                 return self._turn(turns.Asked(text), now)
             case wire.Cancel():
-                return self._turn(turns.Cancelled(), now)
+                told = self._tell(speaking=False, text="")
+                return (*told, *self._turn(turns.Cancelled(), now))
             case wire.SpeechEnd():
                 return self._turn(turns.Closed(), now)
             case wire.Playback(turn, played_ms):
@@ -206,13 +204,14 @@ class Conversation:
         else:
             self._utterance_start = self._machine.utterance_start
             self._asr.began(self._utterance_start)
-        return (*self._tell(speaking=True, text=""), *actions)
+        weighed = self._weigh(self._overlap.began(start, now), now)
+        return (*self._tell(speaking=True, text=""), *actions, *weighed)
 
     def _partly_understood(self, partial: PartialText, now: int) -> Sequence[Action]:
         actions = [*self._tell(speaking=True, text=partial.newest)]
         actions += self._turn(turns.PartlyUnderstood(partial.agreed), now)
-        if self.state is TurnState.DUCKED and means_to_interrupt(partial.agreed):
-            actions += self._turn(turns.Interrupted(), now)
+        if self.state is TurnState.OVERLAPPING:
+            actions += self._weigh(self._overlap.understood(partial.agreed, now), now)
         return actions
 
     def _understood(self, final: FinalText, now: int) -> Sequence[Action]:
@@ -220,10 +219,19 @@ class Conversation:
         actions = [*self._tell(speaking=False, text=final.text)]
         actions += self._turn(turns.Understood(final.end, final.text), now)
         if self.state is TurnState.WEIGHING:
-            meant = means_to_interrupt(final.text)
-            verdict = turns.Interrupted() if meant else turns.FalseAlarm()
-            actions += self._turn(verdict, now)
+            verdict = self._overlap.understood(final.text, now, final=True)
+            actions += self._weigh(verdict, now)
         return actions
+
+    def _weigh(self, verdict: BargeInAction | None, now: int) -> Sequence[Action]:
+        """Do what the judge of interruptions says, and tell the turn machine if it is settled."""
+        if verdict is BargeInAction.INTERRUPT:
+            return self._turn(turns.Interrupted(), now)
+        shaped = () if verdict is None else self._answers.shape(verdict, now)
+        if self.state is not TurnState.WEIGHING or not self._overlap.is_settled:
+            return shaped
+        told = self._tell(speaking=False, text="")
+        return (*shaped, *told, *self._turn(turns.FalseAlarm(), now))
 
     def _turn(self, event: turns.TurnInput, now: int) -> Sequence[Action]:
         actions: list[Action] = []
@@ -243,20 +251,21 @@ class Conversation:
                 self.num_dropped += 1
                 return (AbortAnswer(turn),)
             case turns.Release(turn, text, end):
+                self._known_turn = turn
                 understood_at = max(end, self._understood_at)
                 told = answers.release(turn, text, spoke_until=end, understood_at=understood_at)
                 return (Released(turn), *told)
             case turns.Pass(event):
+                if isinstance(event, Speech):
+                    self._overlap.answer_sounds()
                 return answers.pass_on(event, now)
             case turns.Abort(turn):
                 return (AbortAnswer(turn), *answers.abort(turn, now))
-            case turns.Duck(turn):
-                return answers.duck(turn)
-            case turns.Resume(turn):
-                return answers.resume(turn)
             case turns.Stop(turn):
+                self._overlap.answer_ended()
                 return (FlushAudio(turn), AbortAnswer(turn), *answers.stop(turn, now))
             case turns.Complete(turn):
+                self._overlap.answer_ended()
                 return answers.complete(turn)
 
     def _judge(self, start: int, end: int, now: int) -> Sequence[Action]:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-
-import numpy as np
+from itertools import pairwise
 
 LONGEST_HOLD_MS = 3_000
 """Whoever has been silent for so long has spoken, whatever the opinions are."""
 
 # The silence, from the last sample of speech, after which the turn is taken. Speech that sounds
 # complete is released 200 ms after the soft end, which is heard at 96 ms.
-_PROBABILITIES = (0.0, 0.2, 0.5, 0.8, 0.95)
-_HOLDS_MS = (2_500, 1_500, 800, 450, 296)
-_PERHAPS_UNFINISHED_HOLD_MS = 800
+# Pairs of a probability and a hold; between two of them it is a straight line.
+_HOLDS_MS = ((0.0, 2_000), (0.2, 1_400), (0.5, 800), (0.8, 450), (0.95, 296))
+_PERHAPS_UNFINISHED_HOLD_MS = 1_200
 _UNFINISHED_HOLD_MS = 1_600
 _HALF_NUMBER_HOLD_MS = 2_000
 
@@ -102,7 +101,7 @@ class Endpointer:
             case TurnTaking.SMART:
                 if probability is None:
                     return LONGEST_HOLD_MS
-                hold = float(np.interp(probability, _PROBABILITIES, _HOLDS_MS))
+                hold = _sound_hold_ms(probability)
                 hold = max(hold, words_hold_ms(text or ""))
                 return min(LONGEST_HOLD_MS, round(hold * self._scale))
 
@@ -118,6 +117,15 @@ class Endpointer:
         if self._settings.eagerness is Eagerness.AUTO:
             low, high = _SCALES
             self._scale = min(high, max(low, self._scale * factor))
+
+
+def _sound_hold_ms(probability: float) -> float:
+    """The silence after speech that sounds so complete."""
+    for (low, long_ms), (high, short_ms) in pairwise(_HOLDS_MS):
+        if probability < high:
+            share = (probability - low) / (high - low)
+            return long_ms + share * (short_ms - long_ms)
+    return _HOLDS_MS[-1][1]
 
 
 def words_hold_ms(text: str) -> int:

@@ -79,12 +79,16 @@ class AnswerText:
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """A piece of the spoken answer; clause is the text that it speaks."""
+    """A piece of the spoken answer; clause is the text that it speaks.
+
+    word_ends: for each word of the clause, the sample at which it has sounded; () if not known.
+    """
 
     turn: int
     samples: Samples = field(repr=False)
     rate_hz: int
     clause: str
+    word_ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

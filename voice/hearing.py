@@ -36,10 +36,11 @@ class Hearing:
         return self._tape.end
 
     @property
-    def is_silence_new(self) -> bool:
-        """Whether speech goes on, as far as is known, but the newest window has none."""
+    def new_silence(self) -> int | None:
+        """Where the newest window begins if it is the first one without speech."""
         lasted = self._gate.num_samples - self._gate.turned_at
-        return self._gate.state is GateState.MAYBE_SILENCE and lasted == WINDOW_SAMPLES
+        is_new = self._gate.state is GateState.MAYBE_SILENCE and lasted == WINDOW_SAMPLES
+        return self._gate.turned_at if is_new else None
 
     @property
     def is_speech(self) -> bool:

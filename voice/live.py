@@ -17,13 +17,13 @@ import numpy as np
 
 from llm.types import Message
 from voice import wire
+from voice.answering import FlushAudio
 from voice.asr import Recogniser
 from voice.conversation import (
     AbortAnswer,
     Action,
     Answer,
     Conversation,
-    FlushAudio,
     JudgeEndpoint,
     Released,
     Transcribe,
@@ -86,7 +86,8 @@ class Live:
     """One hands-free conversation.
 
     parts: the models. settings: when a turn is over. history: shared with what came before. turn:
-    the highest turn number used so far. out: takes what leaves, in order, without waiting.
+    the highest turn number used so far. keeps_time: the transport takes samples with `take`, at
+    their time, and gets none from out. out: takes what leaves, in order, without waiting.
     start: makes a task of a coroutine and keeps it. has_room: waits until more may leave.
     clock: seconds that never go back.
     """
@@ -97,7 +98,8 @@ class Live:
         settings: EndpointSettings,
         history: History,
         *,
-        turn: int,
+        turn: int = 0,
+        keeps_time: bool = False,
         out: Callable[[Output], None],
         start: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         has_room: Callable[[], Awaitable[None]],
@@ -108,7 +110,12 @@ class Live:
         self._parts = parts
         self._hearing = Hearing(GatedVad(parts.vad).stream())
         self.conversation = Conversation(
-            self._hearing, settings, history, rate_hz=parts.output_rate_hz, turn=turn
+            self._hearing,
+            settings,
+            history,
+            rate_hz=parts.output_rate_hz,
+            turn=turn,
+            keeps_time=keeps_time,
         )
         self._out = out
         self._start = start
@@ -131,6 +138,10 @@ class Live:
         self._last_frame_s = self._clock()
         self._now = max(self._now, self._hearing.now + len(samples))
         self._act(self.conversation.hear(samples, self._now))
+
+    def take(self, num_samples: int) -> Samples:
+        """The next samples for the listener, silence where there are none (keeps_time)."""
+        return self.conversation.take(num_samples, self.now)
 
     def receive(self, message: wire.ClientMessage) -> None:
         """A message of the client. Raises WireError for one that has no place here."""

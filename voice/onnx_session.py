@@ -7,12 +7,13 @@ from pathlib import Path
 import onnxruntime
 
 
-def open_session(model: Path, num_threads: int) -> onnxruntime.InferenceSession:
-    """Load `model` for the CPU with `num_threads` compute threads (1 or more)."""
+def open_session(model: Path | bytes, num_threads: int) -> onnxruntime.InferenceSession:
+    """Load `model`, a file or its content, for the CPU with 1 or more compute threads."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
     # A waiting thread that spins takes the core that the language model needs meanwhile.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    graph = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import numpy as np
-
 from llm.types import (
     Committed,
     Event,
@@ -161,6 +159,7 @@ class _Turn:
         self._usage: Usage | None = None
         self._generation: Generation | None = None
         self._spoken_ms = 0.0
+        self._sounds_since_ms: float | None = None
 
     async def run(
         self, samples: Samples | None, text: str | None, history: tuple[Message, ...]
@@ -265,29 +264,29 @@ class _Turn:
             if not self._speaks or not (text := speakable(clause)):
                 continue
             with _stage("The voice"):
-                samples = await asyncio.to_thread(_say, self._parts.synthesiser, text)
-            if samples.size == 0:
+                said = await asyncio.to_thread(self._parts.synthesiser.speak, text)
+            if said.samples.size == 0:
                 continue
             if self._times.first_audio_ms is None:
                 self._times = replace(self._times, first_audio_ms=self._elapsed_ms())
-            self._emit(Speech(self._turn, samples, self._parts.output_rate_hz, clause))
-            self._note_reserve(len(samples))
+            word_ends = said.spoken(clause).word_ends
+            rate_hz = self._parts.output_rate_hz
+            self._emit(Speech(self._turn, said.samples, rate_hz, clause, word_ends))
             if self._released is not None:
                 await self._released.wait()
+            self._note_reserve(len(said.samples))
 
     def _note_reserve(self, num_samples: int) -> None:
         """Tell the language model how far speech is ahead of the ear, playing since its start."""
+        if self._sounds_since_ms is None:
+            self._sounds_since_ms = self._elapsed_ms()
         self._spoken_ms += num_samples * 1_000 / self._parts.output_rate_hz
-        heard_ms = self._elapsed_ms() - (self._times.first_audio_ms or 0.0)
+        heard_ms = self._elapsed_ms() - self._sounds_since_ms
         if self._generation is not None:
             self._generation.buffered_ms = max(0.0, self._spoken_ms - heard_ms)
 
     def _elapsed_ms(self) -> float:
         return (time.perf_counter() - self._started) * 1_000
-
-
-def _say(synthesiser: Synthesiser, text: str) -> Samples:
-    return np.concatenate([np.zeros(0, np.float32), *synthesiser.synthesise(text)])
 
 
 @contextmanager

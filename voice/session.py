@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from voice import wire
+from voice.answering import FlushAudio
 from voice.audio import AudioError, float_from_pcm16, pcm16_from_float
-from voice.conversation import FlushAudio
 from voice.dialogue import Abort, Action, Dialogue, History, Run, Send, SendAudio
 from voice.endpoint import ENDPOINTING, Eagerness, EndpointSettings, TurnTaking
 from voice.events import LISTEN_RATE_HZ, Samples

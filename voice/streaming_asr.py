@@ -76,12 +76,14 @@ class StreamingAsr:
         if final is not None and final.end - self._start >= _PHRASE_SAMPLES:
             self._begin(final.end, final.text)
 
-    def hear(self, now: int, *, is_silence_new: bool) -> Job | None:
+    def hear(self, now: int, *, new_silence: int | None) -> Job | None:
         """More audio is there while the user speaks; a job if it is time for one.
 
-        is_silence_new: the newest window is the first one without speech.
+        new_silence: where a silence began that is one window long, which may be the end.
         """
-        is_due = now - self._heard_to >= self._interval or is_silence_new
+        is_due = now - self._heard_to >= self._interval
+        if new_silence is not None:
+            is_due = self._heard_to < new_silence
         return self._job(now) if is_due else None
 
     def paused(self, end: int, now: int) -> tuple[FinalText | None, Job | None]:

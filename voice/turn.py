@@ -4,7 +4,7 @@
                       ▲ ▲ ▲                  │                   │              │    ▲
                       │ │ └──────speech──────┘                   │       speech │    │ false alarm
                       │ └────────────────speech──────────────────┘              ▼    │
-                      └───────────────────────interruption────────────────────  DUCKED
+                      └──────────────────────interruption──────────────────── OVERLAPPING
 
 The answer is made from the soft end on, as a speculation: whatever comes of it is held until the
 turn is released, and dropped if the user goes on and says something else. Each attempt at an
@@ -28,7 +28,6 @@ from voice.turn_events import (
     Closed,
     Complete,
     Drop,
-    Duck,
     FalseAlarm,
     Interrupted,
     Judge,
@@ -38,7 +37,6 @@ from voice.turn_events import (
     PlayedOut,
     Release,
     Replied,
-    Resume,
     Speculate,
     SpeechBegan,
     SpeechPaused,
@@ -62,8 +60,8 @@ class TurnState(Enum):
     THINKING = auto()
     """The turn is Ember's, and nothing sounds yet."""
     SPEAKING = auto()
-    DUCKED = auto()
-    """The user speaks while Ember does, which is softer until it is clear what that means."""
+    OVERLAPPING = auto()
+    """The user speaks while Ember does; `voice.barge_in` judges what that means."""
     WEIGHING = auto()
     """The user spoke while Ember did, and paused before it was clear what that means."""
 
@@ -164,11 +162,11 @@ class TurnMachine:
                 self._go_on()
             case TurnState.SPEAKING:
                 self._utterance = _Utterance(start)
-                self.state = TurnState.DUCKED
-                return (Duck(self._current.turn),)
+                self.state = TurnState.OVERLAPPING
             case TurnState.WEIGHING:
-                self.state = TurnState.DUCKED
-            case TurnState.USER_SPEAKING | TurnState.DUCKED:
+                self._utterance = _Utterance(self._utterance.start)
+                self.state = TurnState.OVERLAPPING
+            case TurnState.USER_SPEAKING | TurnState.OVERLAPPING:
                 raise self._illegal("speech began")
         return ()
 
@@ -181,7 +179,7 @@ class TurnMachine:
         match self.state:
             case TurnState.USER_SPEAKING:
                 self.state = TurnState.PAUSED
-            case TurnState.DUCKED:
+            case TurnState.OVERLAPPING:
                 self.state = TurnState.WEIGHING
             case _:
                 return ()  # the rest of what was cancelled, closed or a false alarm
@@ -287,7 +285,7 @@ class TurnMachine:
         if not self._reply.is_made:
             raise self._illegal("an answer that is not made was heard to its end")
         match self.state:
-            case TurnState.DUCKED:
+            case TurnState.OVERLAPPING:
                 self.state = TurnState.USER_SPEAKING
             case TurnState.WEIGHING:
                 self.state = TurnState.PAUSED
@@ -300,7 +298,7 @@ class TurnMachine:
 
     def _interrupted(self, now: int) -> Actions:
         match self.state:
-            case TurnState.DUCKED:
+            case TurnState.OVERLAPPING:
                 self.state = TurnState.USER_SPEAKING
             case TurnState.WEIGHING:
                 self.state = TurnState.PAUSED
@@ -315,10 +313,10 @@ class TurnMachine:
         return (*self._speculate(self._utterance.text), *self._release_if_due(now))
 
     def _false_alarm(self) -> Actions:
-        if self.state not in {TurnState.DUCKED, TurnState.WEIGHING}:
+        if self.state is not TurnState.WEIGHING:
             raise self._illegal("a false alarm without an alarm")
         self.state = TurnState.SPEAKING
-        return (Resume(self._current.turn),)
+        return ()
 
     def _ticked(self, now: int) -> Actions:
         is_speaking = self.state is TurnState.USER_SPEAKING
@@ -349,7 +347,7 @@ class TurnMachine:
 
     @property
     def _is_sounding(self) -> bool:
-        return self.state in {TurnState.SPEAKING, TurnState.DUCKED, TurnState.WEIGHING}
+        return self.state in {TurnState.SPEAKING, TurnState.OVERLAPPING, TurnState.WEIGHING}
 
     def _illegal(self, what: str) -> IllegalMoveError:
         return IllegalMoveError(f"{what} while {self.state.name}")

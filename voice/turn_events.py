@@ -70,12 +70,12 @@ class Replied:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The user means to interrupt (DUCKED, WEIGHING)."""
+    """The user means to interrupt (OVERLAPPING, WEIGHING)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FalseAlarm:
-    """Noise, or "mhm": the user does not mean to interrupt (DUCKED, WEIGHING)."""
+    """Noise, or "mhm": the user did not mean to interrupt (WEIGHING)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,20 +154,6 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class Duck:
-    """Make the answer softer."""
-
-    turn: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """Make the answer as loud as before."""
-
-    turn: int
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """Fade the sound out, forget what waits of it, and abort the answer."""
 
@@ -181,5 +167,5 @@ class Complete:
     turn: int
 
 
-TurnAction = Judge | Speculate | Drop | Release | Pass | Abort | Duck | Resume | Stop | Complete
+TurnAction = Judge | Speculate | Drop | Release | Pass | Abort | Stop | Complete
 Actions = tuple[TurnAction, ...]

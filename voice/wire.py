@@ -22,6 +22,8 @@ in each; down at `output_rate_hz`, belonging to the turn of the last `audio.star
 | server | `audio.end` | `turn` | no more audio of this turn; one for each `audio.start` |
 | server | `hearing` | `speaking`, `text` | hands-free: does the user speak, and the words so far |
 | server | `audio.gain` | `turn`, `gain` | hands-free: play the answer so loud, 0 to 1 |
+| server | `audio.pause` | `turn`, `fade_ms` | hands-free: fade out, drop what waits to be played |
+| server | `audio.resume` | `turn`, `at_ms` | hands-free: it goes on from here in what follows |
 | server | `audio.stop` | `turn`, `fade_ms`, `heard` | hands-free: fade out, drop the rest |
 | server | `turn.ended` | `turn`, `outcome`, `times`, `usage` | last of a turn, exactly one |
 | server | `error` | `code`, `message` | something was refused or failed; the connection lives on |
@@ -209,6 +211,24 @@ class AudioGain:
 
 
 @dataclass(frozen=True, slots=True)
+class AudioPause:
+    """Fade out and drop what waits to be played of the turn's answer; perhaps it goes on."""
+
+    TYPE: ClassVar[str] = "audio.pause"
+    turn: int
+    fade_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AudioResume:
+    """The binary messages that follow give the turn's answer from `at_ms` of it on."""
+
+    TYPE: ClassVar[str] = "audio.resume"
+    turn: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class AudioStop:
     """The turn's answer was interrupted: fade out and drop the rest. heard: the words heard."""
 
@@ -249,6 +269,8 @@ ServerMessage = (
     | AudioEnd
     | Hearing
     | AudioGain
+    | AudioPause
+    | AudioResume
     | AudioStop
     | TurnDone
     | ErrorMessage

@@ -4,11 +4,12 @@ import { Microphone, Player } from "./audio.js";
 import { Connection } from "./connection.js";
 import { Conversation } from "./view.js";
 
+const REPORT_MS = 200; // how often the server learns how much of an answer has sounded
 const SHORT_PRESS_MS = 350; // a shorter press keeps listening until the next one
 
 const page = document.body;
-const [talk, hint, ask, question, sendButton, stop, notice, connectionLabel] = [
-  "talk", "hint", "ask", "question", "send", "stop", "notice", "connection",
+const [talk, hint, handsFree, ask, question, sendButton, stop, notice, connectionLabel] = [
+  "talk", "hint", "hands-free", "ask", "question", "send", "stop", "notice", "connection",
 ].map((id) => document.getElementById(id));
 
 const conversation = new Conversation(
@@ -21,6 +22,9 @@ const microphone = new Microphone((frame) => {
 let player = null;
 let isListening = false; // the user holds the button, or pressed it shortly
 let hasStarted = false; // speech.start was sent
+let isHandsFree = false; // the user wants to speak without the button
+let isStreaming = false; // listen.start was sent
+let isHeard = false; // hands-free: the server hears the user speak
 let isPlaying = false;
 let newestTurn = 0; // as the server counts: one for each speech.start or text
 let runningTurn = null; // the newest turn while it is being answered
@@ -38,15 +42,40 @@ function onMessage(message) {
       player?.close();
       player = new Player(message.output_rate_hz, (playing) => {
         isPlaying = playing;
+        if (!playing) report();
         refresh();
       });
       setConnected(true, "Connected");
+      if (isHandsFree) next(startStreaming);
       return;
     case "audio.start":
       audioTurn = message.turn;
+      player.begin();
       return;
     case "audio.end":
       return;
+    case "audio.gain":
+      if (message.turn === audioTurn) player.setGain(message.gain);
+      return;
+    case "audio.pause":
+      if (message.turn === audioTurn) player.flush(message.fade_ms);
+      return;
+    case "audio.resume":
+      if (message.turn === audioTurn) player.resumeAt(message.at_ms);
+      return;
+    case "hearing":
+      isHeard = message.speaking;
+      document.getElementById("welcome")?.remove();
+      conversation.showHearing(message);
+      refresh();
+      return;
+    case "audio.stop":
+      player.flush(message.fade_ms);
+      if (message.turn === runningTurn) runningTurn = null;
+      break;
+    case "transcript":
+      if (isStreaming) newestTurn = runningTurn = message.turn;
+      break;
     case "error":
       refused(message);
       return;
@@ -75,6 +104,8 @@ function onState(state, reason) {
   connectionLabel.title = reason;
   player?.flush();
   stopListening(false);
+  if (isStreaming) next(() => microphone.stop());
+  isStreaming = isHeard = false;
   runningTurn = audioTurn = null;
   newestTurn = 0;
   conversation.forgetTurns();
@@ -84,7 +115,7 @@ function onState(state, reason) {
 // ---- from the user
 
 async function startListening() {
-  if (isListening || talk.disabled) return;
+  if (isListening || isHandsFree || talk.disabled) return;
   isListening = true;
   complain("");
   interrupt();
@@ -119,9 +150,49 @@ function stopListening(shouldAnswer) {
   });
 }
 
+async function toggleHandsFree() {
+  if (isHandsFree) {
+    isHandsFree = false;
+    interrupt();
+    next(stopStreaming);
+    return;
+  }
+  isHandsFree = true;
+  complain("");
+  interrupt();
+  stopListening(false);
+  player.unlock();
+  refresh();
+  try {
+    await microphone.open();
+  } catch (error) {
+    isHandsFree = false;
+    complain(error.message);
+  }
+  next(startStreaming);
+}
+
+function startStreaming() {
+  if (!isHandsFree || isStreaming) return;
+  isStreaming = connection.send({ type: "listen.start", eagerness: "" });
+  if (isStreaming) microphone.start();
+}
+
+async function stopStreaming() {
+  if (isHandsFree || !isStreaming) return;
+  await microphone.stop();
+  isStreaming = isHeard = false;
+  connection.send({ type: "listen.stop" });
+}
+
+function report() {
+  if (!isStreaming || audioTurn === null) return;
+  connection.send({ type: "playback", turn: audioTurn, played_ms: player.playedMs() });
+}
+
 function interrupt() {
   player.flush();
-  if (runningTurn !== null) next(() => connection.send({ type: "cancel" }));
+  if (runningTurn !== null || isStreaming) next(() => connection.send({ type: "cancel" }));
   runningTurn = null;
 }
 
@@ -131,7 +202,8 @@ function next(step) {
 
 function press() {
   pressedAt = performance.now();
-  if (isListening) stopListening(true);
+  if (isHandsFree) interruptOrForget();
+  else if (isListening) stopListening(true);
   else startListening();
 }
 
@@ -173,15 +245,18 @@ ask.addEventListener("submit", (event) => {
   next(() => {
     if (!connection.send({ type: "text", text })) return;
     question.value = "";
+    if (isStreaming) return; // the server's transcript will tell its number
     newestTurn += 1;
     runningTurn = newestTurn;
   });
 });
 
 stop.addEventListener("click", interruptOrForget);
+handsFree.addEventListener("click", toggleHandsFree);
+setInterval(() => isPlaying && report(), REPORT_MS);
 
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden && !isListening) microphone.close();
+  if (document.hidden && !isListening && !isHandsFree) microphone.close();
 });
 
 function interruptOrForget() {
@@ -191,7 +266,7 @@ function interruptOrForget() {
 }
 
 function isTyping(target) {
-  return target === question || target === sendButton || target === stop;
+  return [question, sendButton, stop, handsFree].includes(target);
 }
 
 // ---- what the page shows
@@ -199,10 +274,11 @@ function isTyping(target) {
 function setConnected(isConnected, label) {
   page.dataset.connection = isConnected ? "open" : "closed";
   connectionLabel.textContent = label;
-  for (const control of [talk, question, sendButton]) control.disabled = !isConnected;
+  for (const control of [talk, handsFree, question, sendButton]) control.disabled = !isConnected;
 }
 
 const HINTS = {
+  waiting: "Just speak",
   idle: "Hold to talk",
   opening: "Opening the microphone",
   listening: "Listening",
@@ -212,7 +288,10 @@ const HINTS = {
 
 function currentState() {
   if (isListening) return hasStarted ? "listening" : "opening";
+  if (isHandsFree && !isStreaming) return "opening";
+  if (isHeard) return "listening";
   if (isPlaying) return "speaking";
+  if (isHandsFree && runningTurn === null) return "waiting";
   return runningTurn === null ? "idle" : "thinking";
 }
 
@@ -222,6 +301,7 @@ function refresh() {
   if (state === "speaking" && page.dataset.state !== "speaking") requestAnimationFrame(glow);
   page.dataset.state = state;
   talk.setAttribute("aria-pressed", String(isListening));
+  handsFree.setAttribute("aria-pressed", String(isHandsFree));
   hint.textContent = HINTS[state];
   stop.hidden = !isBusy;
   sendButton.hidden = isBusy;

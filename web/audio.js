@@ -3,7 +3,8 @@
 const LISTEN_RATE_HZ = 16000;
 const LEAD_S = 0.03; // scheduling this far ahead hides the jitter of the main thread
 const STOP_TIMEOUT_MS = 300;
-const FADE_S = 0.015; // cutting a sound off in the middle of a wave clicks
+const FADE_MS = 15; // cutting a sound off in the middle of a wave clicks
+const DUCK_S = 0.02; // time constant of becoming softer
 
 /** The microphone. It is opened at the first use and stays open until `close`. */
 export class Microphone {
@@ -88,6 +89,7 @@ export class Player {
   #meter;
   #sources = new Set();
   #endTime = 0;
+  #scheduled = 0;
   #onChange;
 
   /** onChange(isPlaying) is called when sound starts and when the last piece has ended. */
@@ -104,6 +106,28 @@ export class Player {
     return this.#context.resume();
   }
 
+  /** A new answer begins, as loud as ever; `playedMs` counts from here. */
+  begin() {
+    this.#scheduled = 0;
+    this.setGain(1);
+  }
+
+  /** What comes next is the answer from here on. */
+  resumeAt(atMs) {
+    this.#scheduled = atMs / 1000;
+  }
+
+  /** How much of the answer has sounded. */
+  playedMs() {
+    const left = Math.max(0, this.#endTime - this.#context.currentTime);
+    return Math.round(1000 * Math.max(0, this.#scheduled - left));
+  }
+
+  /** Play so loud from now on, 0 to 1. */
+  setGain(gain) {
+    this.#output.gain.setTargetAtTime(gain, this.#context.currentTime, DUCK_S);
+  }
+
   play(pcm) {
     const values = new Int16Array(pcm);
     if (!values.length) return;
@@ -115,15 +139,19 @@ export class Player {
     const start = Math.max(this.#endTime, this.#context.currentTime + LEAD_S);
     source.start(start);
     this.#endTime = start + buffer.duration;
+    this.#scheduled += buffer.duration;
     if (!this.#sources.size) this.#onChange(true);
     this.#sources.add(source);
   }
 
   /** Fade out and forget everything that waits. */
-  flush() {
+  flush(fadeMs = FADE_MS) {
     if (!this.#sources.size) return;
-    const end = this.#context.currentTime + FADE_S;
-    this.#output.gain.setValueAtTime(1, this.#context.currentTime);
+    this.#scheduled = this.playedMs() / 1000;
+    const now = this.#context.currentTime;
+    const end = now + fadeMs / 1000;
+    this.#output.gain.cancelScheduledValues(now);
+    this.#output.gain.setValueAtTime(this.#output.gain.value, now);
     this.#output.gain.linearRampToValueAtTime(0, end);
     for (const source of this.#sources) {
       source.onended = null;

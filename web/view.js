@@ -19,6 +19,7 @@ export class Conversation {
   #root;
   #announcer;
   #turns = new Map();
+  #hearing = null;
 
   constructor(root, announcer) {
     this.#root = root;
@@ -28,10 +29,22 @@ export class Conversation {
   /** Show what a server message with a turn number says. */
   show(message) {
     const turn = this.#turns.get(message.turn) ?? this.#add(message.turn);
-    if (message.type === "transcript") turn.question.textContent = message.text;
+    if (message.type === "transcript") {
+      turn.question.textContent = message.text;
+      this.#hearing?.remove();
+    }
     turn.answer = update(turn.answer, message);
     render(turn);
+    if (message.type === "audio.stop") cut(turn, message.heard);
     if (message.type === "turn.ended") this.#finish(turn, message);
+    this.#scroll();
+  }
+
+  /** Show what the user is saying, as far as it is understood. */
+  showHearing({ speaking, text }) {
+    this.#hearing ??= element("p", "question hearing");
+    this.#hearing.textContent = text || (speaking ? "\u2026" : "");
+    this.#root.append(this.#hearing);
     this.#scroll();
   }
 
@@ -81,6 +94,16 @@ function render(turn) {
   const flash = element("span", "guess revised", rewritten); // a new element highlights anew
   turn.revised.replaceWith(flash);
   turn.revised = flash;
+}
+
+// Dim what was not heard; `heard` has the words that were, without line breaks.
+function cut(turn, heard) {
+  const text = turn.answer.committed;
+  const numWords = heard.split(/\s+/).filter(Boolean).length;
+  const words = [...text.matchAll(/\S+/g)];
+  if (numWords >= words.length) return;
+  const at = words[numWords].index;
+  turn.committed.replaceChildren(text.slice(0, at), element("span", "unheard", text.slice(at)));
 }
 
 function describe(times, usage) {

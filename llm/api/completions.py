@@ -22,6 +22,8 @@ from llm.api.stream import Choice, Completion
 from llm.api.text_chunks import KIND, TextChoice, fold_text
 
 MAX_PROMPTS = 16
+MAX_ANSWERS = 32
+"""Of one request; the engine's queue holds 64 by default, and others want to use it too."""
 
 FIM_MAX_TOKENS = 512
 FIM_STOPS = ("\n\n", "\n \n")
@@ -54,12 +56,15 @@ class CompletionRequest(TextOptions):
     n: Annotated[int | None, Field(ge=1, le=MAX_CHOICES)] = None
     best_of: int | None = None
     echo: bool | None = None
-    logprobs: Annotated[int | None, Field(ge=0, le=5)] = None
+    # Strict, since `false` would be read as 0, which asks for them.
+    logprobs: Annotated[int | None, Field(ge=0, le=5, strict=True)] = None
 
     @model_validator(mode="after")
     def _all_are_kept(self) -> CompletionRequest:
         if self.best_of not in (None, self.n or 1):
             raise ValueError("best_of must be n: all answers are returned")
+        if len(self.prompt) * (self.n or 1) > MAX_ANSWERS:
+            raise ValueError(f"at most {MAX_ANSWERS} answers, prompts times n, are given at once")
         return self
 
     def plan(self, default_max_tokens: int, default_stops: tuple[str, ...] = ()) -> Plan:

@@ -32,6 +32,11 @@ class Judged:
     usage: Usage
 
     @property
+    def said(self) -> tuple[object, ...]:
+        """Everything but the ids of calls, which are random."""
+        return (self.text, *((call.name, call.arguments) for call in self.calls))
+
+    @property
     def passed(self) -> bool:
         """Whether it is right."""
         return answers.passes(self.question, self.text, self.calls)
@@ -125,7 +130,7 @@ def targets(
         return 100 * sum(j.passed for j in some) / max(1, len(some))
 
     fast = [j for j in ours if j.question.kind in {"tool_calls", "grounded"}]
-    same = sum((a.text, a.calls) == (b.text, b.calls) for a, b in zip(ours, alone, strict=True))
+    same = sum(a.said == b.said for a, b in zip(ours, alone, strict=True))
     texts = [j.text for j in ours if not j.calls]
     unfit = sum(answers.repeats_itself(t) or answers.has_markdown(t) for t in texts)
     return [

@@ -46,7 +46,7 @@ def run(
     losses: dict[str, float] = {}
     subject = _subject(model, config)
     tell(f"{folder.name}: held-out dialogues")
-    losses[ours] = _loss(subject, held_out)
+    losses[ours] = losses[alone] = _loss(subject, held_out)
     for name, num_drafts in ((ours, None), (alone, 0)):
         tell(f"{name}: {len(questions)} questions")
         judged[name] = _answers(subject, questions, num_drafts)

@@ -30,13 +30,6 @@ CONTEXT_TOKENS = 256
 NOTHING = Outcome((), 0, 0)
 
 
-def num_positions(spec: DiffusionSpec, num_prompt: int, num_new: int) -> int:
-    """Cache positions that a prompt and an answer of num_new tokens take: blocks are whole."""
-    phase = num_prompt % spec.block_length if spec.blocks_from_prompt_end else 0
-    last = num_prompt + num_new - 1
-    return last - (last - phase) % spec.block_length + spec.block_length
-
-
 class BlockCanvas:
     """One sequence being refined.
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from llm.engine.block_canvas import BlockCanvas
-from llm.engine.canvas import Canvas, Outcome, Prediction, Step
+from llm.engine.canvas import Outcome, Prediction, Step
 from llm.engine.decoding import Decoding
 from llm.engine.full_canvas import FullCanvas
+from llm.engine.mask_drafts import MaskDrafts
 from llm.models.spec import Attention, DiffusionSpec
 
 
@@ -41,11 +42,12 @@ def open_canvas(
     """A canvas behind `prompt` for an answer of at most max_new_tokens.
 
     num_cached: tokens of the prompt that the slot holds already. decoding: how masks are revealed;
-    without meaning where drafts are verified, and with full attention its policy only.
+    without meaning where drafts are verified; second thoughts are for blocks, reuse is for full
+    attention.
     """
     match spec.attention:
         case Attention.CAUSAL_VERIFIED:
-            return Canvas(spec, list(prompt), num_cached)
+            return MaskDrafts(spec, list(prompt), num_cached)
         case Attention.BLOCK_CAUSAL:
             return BlockCanvas(
                 spec,
@@ -56,4 +58,11 @@ def open_canvas(
                 num_cached=num_cached,
             )
         case Attention.FULL:
-            return FullCanvas(spec, prompt, max_new_tokens, decoding.policy)
+            return FullCanvas(
+                spec,
+                prompt,
+                max_new_tokens,
+                decoding.policy,
+                reuse=decoding.reuse,
+                refresh_interval=decoding.refresh_interval,
+            )

@@ -1,12 +1,14 @@
 """The grammar of one request, followed token by token: what may come, what must, how to close.
 
 In: tokens in order. Out: which tokens the grammar allows next, those that it forces, and whether
-the text can still be closed within the budget. With tools on offer and free text, the grammar
-sleeps until a call opens. Knows nothing of canvases.
+the text can still be closed within the budget: a way to the end is known at every place, and no
+token is taken that leaves none. With tools on offer and free text, the grammar sleeps until a call
+opens. Knows nothing of canvases.
 """
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from dataclasses import dataclass
 
@@ -17,22 +19,19 @@ from numpy.typing import NDArray
 from llm.tokenizer import Tokenizer
 
 OPENING = b"<tool_call"
-"""Where a sleeping grammar wakes up: a token always ends here, before the `>`."""
-
-LEAST_JUMP = 48
-"""Tokens by which the way to the end may grow with one token: where that would be too many, the
-token is tried first. More where the shortest text is longer: a token may open as much again."""
-
-NUM_TRIED = 8
-"""Best tokens that are tried so, when the budget is short; the way to the end is always left."""
+"""Where a sleeping grammar wakes up: before the `>`, which often shares a token with the `{`."""
 
 LONGEST_CLOSING = 2048
+"""Tokens after which a way to the end is no longer looked for."""
 
 _INSIDE_TEXT = b"bqz"
 """Where all of these may come next, a string or a free pattern is open."""
 
-_CLOSERS = b'}]"@.:-/Tntf0129a [{'
+_CLOSERS = b'}]",0@.:/-Tntf129Za+_ [{'
 """What ends a value soonest comes first."""
+
+_TIRED = 4
+"""Places in that order by which a token that was used falls behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +71,16 @@ class Constraint:
         self._closers = closers
         self._eos_ids = eos_ids
         self._left = budget
-        self._num_taken = 0
-        self._jump = LEAST_JUMP
         self._tail = b""
         self._sleeps = sleeps
+        self._forced: list[int] = list(matcher.compute_ff_tokens())
+        self._way = self._search(LONGEST_CLOSING)
+        self._is_watched = self._way is not None
 
-    def measure(self) -> int | None:
-        """Length of the shortest text found, None where none was; said before the first token."""
-        path = self.closing()
-        self._jump = max(LEAST_JUMP, len(path or ()))
-        return None if path is None else len(path)
+    @property
+    def shortest(self) -> int | None:
+        """Tokens of the shortest way to the end that was found from here, None where none was."""
+        return None if self._way is None else len(self._way)
 
     @property
     def is_awake(self) -> bool:
@@ -100,101 +99,113 @@ class Constraint:
             return False
         return self._matcher.is_stopped() or (self._left <= 0 and self._matcher.is_accepting())
 
+    @property
+    def way_out(self) -> int:
+        """The token that leads to the end soonest, as far as is known."""
+        return self._way[0] if self._way else min(self._eos_ids)
+
     def copy(self) -> Constraint:
         """Another that goes its own way from here."""
-        other = Constraint(
-            self._matcher.deep_copy(),
-            self._tokenizer,
-            self._closers,
-            eos_ids=self._eos_ids,
-            budget=self._left,
-            sleeps=self._sleeps,
-        )
-        other._tail = self._tail
-        other._jump, other._num_taken = self._jump, self._num_taken
+        other = copy.copy(self)
+        other._matcher = self._matcher.deep_copy()
         return other
 
-    def allowed(self, logits: NDArray[np.float32]) -> NDArray[np.bool_] | None:
-        """Tokens that may come next, of the shape of logits; None while everything may.
-
-        logits: [vocab], which say what is worth trying when the budget is short.
-        """
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """Tokens that may come next, bool [vocab]; None while everything may."""
         if self._sleeps or self.has_failed:
             return None
-        mask = np.zeros(len(logits), np.bool_)
-        if forced := self._matcher.compute_ff_tokens():
+        if self._forced:
             # As it is written where nothing was drafted, so that drafts change nothing.
-            mask[forced[0]] = True
+            mask = np.zeros(self._tokenizer.vocab_size, np.bool_)
+            mask[self._forced[0]] = True
             return mask
-        bits = self._bits(self._matcher)
-        mask[: len(bits)] = bits
-        # Text that was not watched can have opened about as much as it has tokens.
-        if self._left > max(4 * self._jump, 2 * self._num_taken):
-            return mask
-        path = self.closing()
-        if path is None or len(path) + self._jump < self._left:
-            return mask
-        return self._closable(mask, logits, path)
+        return self._bits(self._matcher)
+
+    def can_take(self, token: int) -> bool:
+        """Whether the text can be followed and closed within the budget behind this token."""
+        after = self.copy()
+        if not after.advance(token):
+            return False
+        if after._sleeps:
+            return True
+        # Says now what would otherwise be said when the token is committed.
+        after._matcher.compute_bitmask()
+        is_open = after._way is not None and len(after._way) <= after._left
+        return not after.has_failed and (is_open or not after._is_watched)
 
     def advance(self, token: int) -> bool:
         """Take a token that came. False, and unchanged, where the grammar does not allow it."""
         if self._sleeps:
-            self._tail = (self._tail + self._tokenizer.token_bytes(token))[-len(OPENING) :]
-            self._sleeps = self._tail != OPENING
-            self._left -= 1
-            return True
-        if token in self._eos_ids and self._matcher.is_accepting():
-            return True
+            return self._listen(self._tokenizer.token_bytes(token))
+        if token in self._eos_ids:
+            return bool(self._matcher.is_accepting())
         if self._matcher.try_consume_tokens([token]) == 0:
             return False
         self._left -= 1
-        self._num_taken += 1
+        # What was forced stays as it was split into tokens, whether it came at once or not.
+        rest = self._forced[1:] if self._forced[:1] == [token] else []
+        self._forced = rest or list(self._matcher.compute_ff_tokens())
+        if self._is_watched:
+            self._way = self._way_behind(token)
         return True
 
     def forced(self) -> list[int]:
         """Tokens that the grammar leaves no choice about, taken as well."""
-        if self._sleeps or self.has_failed or self._matcher.is_stopped():
+        if self._sleeps or self.has_failed:
             return []
-        tokens = list(self._matcher.compute_ff_tokens())[: max(0, self._left)]
-        taken = tokens[: self._matcher.try_consume_tokens(tokens)] if tokens else []
-        self._left -= len(taken)
-        self._num_taken += len(taken)
+        taken: list[int] = []
+        while self._forced and self._left > 0 and self.advance(token := self._forced[0]):
+            taken.append(token)
         return taken
 
-    def closing(self) -> list[int] | None:
-        """A short way from here to where the text may end; None if none was found."""
+    def _listen(self, text: bytes) -> bool:
+        """Take free text; wake up where a call opens, whose first letters may be in `text` too."""
+        heard = self._tail + text
+        _, opens, rest = heard.partition(OPENING)
+        if opens:
+            letters = [self._closers.tokens.get(byte, -1) for byte in rest]
+            matcher = self._matcher.deep_copy()
+            if -1 in letters or matcher.try_consume_tokens(letters) < len(letters):
+                return False
+            self._matcher, self._sleeps = matcher, False
+        self._tail = heard[1 - len(OPENING) :]
+        self._left -= 1
+        if opens and rest:
+            self._forced = list(self._matcher.compute_ff_tokens())
+            self._way = self._search(LONGEST_CLOSING)
+        return True
+
+    def _way_behind(self, token: int) -> list[int] | None:
+        """A way to the end behind a token that was just taken; the known one where it will do."""
+        known = self._way or []
+        if known[:1] == [token]:
+            return known[1:]
+        # Text goes on inside of a value, which closes as before, or a value was closed.
+        ways = (known[first:] for first in range(min(3, len(known)) + 1))
+        way = next((way for way in ways if self._closes(way)), None)
+        if way is None or len(way) > self._left:
+            found = self._search(self._left)
+            way = found if found is not None else way
+        return way
+
+    def _closes(self, way: list[int]) -> bool:
         walker = self._matcher.deep_copy()
-        path: list[int] = []
+        if walker.try_consume_tokens(way) < len(way):
+            return False
+        return bool(walker.is_accepting())
+
+    def _search(self, limit: int) -> list[int] | None:
+        """A short way of at most about `limit` tokens to where the text may end."""
+        walker = self._matcher.deep_copy()
+        way: list[int] = []
         used: Counter[int] = Counter()
-        while not walker.is_accepting() and len(path) < LONGEST_CLOSING:
-            tokens = list(walker.compute_ff_tokens()) or self._closer(walker, used)
+        while not walker.is_accepting() and len(way) <= limit:
+            forced = list(walker.compute_ff_tokens()) if way else self._forced
+            tokens = forced or self._closer(walker, used)
             if not tokens or walker.try_consume_tokens(tokens) < len(tokens):
                 return None
-            path += tokens
-        return path if walker.is_accepting() else None
-
-    def _closable(
-        self, mask: NDArray[np.bool_], logits: NDArray[np.float32], path: list[int]
-    ) -> NDArray[np.bool_]:
-        """Of the allowed tokens the best that leave a way to the end, and that way itself."""
-        scores = np.where(mask, logits, -np.inf)
-        best = np.argpartition(-scores, min(NUM_TRIED, len(scores) - 1))[:NUM_TRIED].tolist()
-        kept = np.zeros_like(mask)
-        for token in best:
-            kept[token] = mask[token] and self._can_follow(token)
-        for token in path[:1] or (self._eos_ids if not kept.any() else ()):
-            kept[token] = True
-        return kept
-
-    def _can_follow(self, token: int) -> bool:
-        """Whether the text can still be closed behind this token."""
-        if token in self._eos_ids:
-            return True
-        after = self.copy()
-        if not after.advance(token):
-            return False
-        path = after.closing()
-        return path is not None and len(path) <= after._left
+            way += tokens
+        return way if walker.is_accepting() else None
 
     def _bits(self, matcher: LLMatcher) -> NDArray[np.bool_]:
         packed = np.frombuffer(matcher.compute_bitmask(), np.uint8)
@@ -211,10 +222,16 @@ class Constraint:
         if inside and quote is not None and bits[quote]:
             return [quote]
         usable = [single[byte] for byte in _CLOSERS if byte in single and bits[single[byte]]]
-        if usable and not inside:
-            token = min(usable, key=lambda t: used[t])
-            used[token] += 1
-            return [token]
         lengths = np.where(bits, self._closers.lengths, 0)
         longest = int(lengths.argmax())
+        if inside and (used[-1] <= used[-2] or not usable):
+            # In turns with what may end a pattern: a string may have a least length.
+            used[-1] += 1
+            return [longest]
+        used[-2] += inside
+        if usable:
+            ranks = [rank + _TIRED * used[token] for rank, token in enumerate(usable)]
+            token = usable[ranks.index(min(ranks))]
+            used[token] += 1
+            return [token]
         return [longest] if lengths[longest] else []

@@ -18,12 +18,13 @@ from llm.chat_template import ChatTemplate
 from llm.config import EngineConfig
 from llm.engine.canvas import Canvas, Step
 from llm.engine.canvases import open_canvas
-from llm.engine.constraint import Constraint
+from llm.engine.constraint import LONGEST_CLOSING, Constraint
 from llm.engine.deciding import Deciding
 from llm.engine.decision import Decision, label_tokens
 from llm.engine.decoding import read_decoding
 from llm.engine.draft_habit import DraftHabit
 from llm.engine.generation import Generation
+from llm.engine.mask_drafts import num_spare_masks
 from llm.engine.picker import best
 from llm.engine.prefix_cache import PrefixCache, page_tokens
 from llm.engine.runner import Runner
@@ -32,14 +33,17 @@ from llm.engine.scheduler import WaitingLine, share_rows
 from llm.grammar import Grammars
 from llm.models.spec import Attention, DiffusionSpec
 from llm.tokenizer import Tokenizer
+from llm.tools import signature
 from llm.types import (
     ContextLengthError,
     Finished,
     FinishReason,
     GrammarError,
     InvalidRequestError,
+    LarkGrammar,
     Message,
     QueueFullError,
+    RegexGrammar,
     Request,
     ToolGrammar,
 )
@@ -60,9 +64,13 @@ _log = logging.getLogger(__name__)
 
 def masks_behind(spec: DiffusionSpec, config: EngineConfig) -> int:
     """Positions that masks and drafts may take behind the last token that is needed."""
-    if spec.attention is Attention.CAUSAL_VERIFIED:
-        return 2 * config.num_draft_tokens
-    return spec.block_length
+    match spec.attention:
+        case Attention.CAUSAL_VERIFIED:
+            return 2 * config.num_draft_tokens + num_spare_masks(spec)
+        case Attention.BLOCK_CAUSAL:
+            return spec.block_length
+        case Attention.FULL:
+            return 0  # the canvas ends with the answer
 
 
 class Engine:
@@ -87,7 +95,8 @@ class Engine:
         self._num_drafts = min(runner.num_drafts, config.num_draft_tokens)
         self._grammars = Grammars(tokenizer, spec.eos_ids)
         self._habit = DraftHabit()
-        self._prefixes = PrefixCache(config.prefix_cache_mb * 2**20, page_tokens(spec))
+        room = config.prefix_cache_mb * 2**20
+        self._prefixes = PrefixCache(room, page_tokens(spec) if room else 0)
         self._waiting: WaitingLine[Job] = WaitingLine()
         self._running: list[Job] = []
         self._free_slots = list(range(runner.num_slots))
@@ -211,7 +220,9 @@ class Engine:
             budget=max_new,
             sleeps=auto,
         )
-        shortest = constraint.measure()
+        shortest = constraint.shortest
+        if shortest is None and not isinstance(wanted, RegexGrammar | LarkGrammar):
+            raise GrammarError(f"nothing of up to {LONGEST_CLOSING} tokens satisfies the schema")
         if not auto and shortest is not None and shortest > max_new:
             needed = f"{shortest} are needed"
             raise GrammarError(f"{max_new} tokens are too few for this grammar; {needed}")
@@ -223,6 +234,7 @@ class Engine:
         if any(not stop for stop in request.stop):
             raise InvalidRequestError("a stop string must not be empty")
         request.sampling.check_vocabulary(self._tokenizer.vocab_size)
+        self._refuse_hopeless(request)
         prompt = self._encoded(request)
         if len(prompt) >= self.context_length:
             raise ContextLengthError(
@@ -230,6 +242,19 @@ class Engine:
                 "with an answer; shorten it"
             )
         return prompt
+
+    def _refuse_hopeless(self, request: Request) -> None:
+        """Raise ContextLengthError where the prompt is too long to be even encoded."""
+        calls = (call.arguments for message in request.messages for call in message.tool_calls)
+        contents = (message.content for message in request.messages)
+        texts = [request.prompt or "", *contents, *calls, *map(signature, request.tools)]
+        # Shorter ones are encoded at once, and counted.
+        is_long = sum(map(len, texts)) > 8 * self.context_length
+        if is_long and self._tokenizer.exceed(texts, self.context_length):
+            raise ContextLengthError(
+                f"the prompt is far longer than the {self.context_length} tokens that fit with an "
+                "answer; shorten it"
+            )
 
     def _encoded(self, request: Request) -> list[int]:
         if request.prompt is None:
@@ -306,6 +331,8 @@ class Engine:
             [run.request.priority for run in self._running],
             budget=PREFILL_ROWS,
             smallest=DECODE_ROWS,
+            # Rows that all see each other need each other's keys in every layer.
+            divisible=self._spec.attention is not Attention.FULL,
         )
         now = [(run, share) for run, share in zip(self._running, shares, strict=True) if share]
         masks = 0 if self._num_drafts else self._config.num_draft_tokens

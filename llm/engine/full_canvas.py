@@ -5,6 +5,8 @@ revealed block by block from the left (semi-autoregressive; LLaDA, arXiv 2502.09
 the cache is ever final, since each reveal changes what all rows see: EXACT computes everything
 anew in each forward. PREFIX and DUAL keep keys and values of an earlier forward, which gives text
 that is similar but not the same (Fast-dLLM, arXiv 2505.22618, section 3.2).
+
+A prompt cannot be computed in parts: from the second layer on, every key depends on all rows.
 """
 
 from __future__ import annotations
@@ -68,23 +70,25 @@ class FullCanvas:
         """Where the block that is being refined begins, and its tokens, mask_id where masked."""
         return self._block.start, tuple(self._block.tokens.tolist())
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the next forward."""
+        start, end = self._span()
+        return end - start
+
     def next_step(self, *, max_rows: int, num_masks: int) -> Step:  # noqa: ARG002 - as all canvases
         """The next forward. Neither limit has a meaning here: rows that see each other cannot be
         computed apart, and the canvas says how many masks there are.
         """
         assert not self.ended, "nothing follows the end of the text"
-        block, shift = self._block, self.spec.logit_shift
-        start, end = 0, self.num_tokens
-        if not self._refreshes():
-            # With shift 1 the row before the block predicts its first token.
-            start = block.start - shift
-            end = block.end if self._reuse is Reuse.DUAL else end
+        block = self._block
+        start, end = self._span()
         canvas = [
             *self.clean[: block.start],
             *block.tokens.tolist(),
             *[self.spec.mask_id] * (self.num_tokens - block.end),
         ]
-        wanted = block.start + np.flatnonzero(block.masked) - shift - start
+        wanted = block.start + np.flatnonzero(block.masked) - self.spec.logit_shift - start
         visible = (self.num_tokens,) * (end - start)
         return Step(start, tuple(canvas[start:end]), visible, tuple(wanted.tolist()))
 
@@ -113,6 +117,14 @@ class FullCanvas:
         end = min(start + self.spec.block_length, self.num_tokens)
         self._block = Block(start, end, self.spec.mask_id)
         self._num_steps = 0
+
+    def _span(self) -> tuple[int, int]:
+        """First and last + 1 of the positions that the next forward computes."""
+        if self._refreshes():
+            return 0, self.num_tokens
+        # With shift 1 the row before the block predicts its first token.
+        start = self._block.start - self.spec.logit_shift
+        return start, self._block.end if self._reuse is Reuse.DUAL else self.num_tokens
 
     def _refreshes(self) -> bool:
         if self._reuse is Reuse.EXACT or self._num_steps == 0:

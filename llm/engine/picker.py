@@ -27,6 +27,9 @@ from llm.engine.verify import verify
 from llm.models.spec import DiffusionSpec
 from llm.types import SamplingParams, TokenLogprobs
 
+NUM_TRIED = 16
+"""Draws that may lead where the text cannot be closed in time; then it is closed."""
+
 
 class Picker:
     """Picks for one request.
@@ -62,7 +65,7 @@ class Picker:
             return best(logits, self._spec.mask_id)
         predictions = []
         for row, position in zip(logits, positions, strict=True):
-            chances = self._distribution(row, answer)
+            chances = distribution(self._adjusted(row, answer), self._params)
             token = draw(chances, self._number(position, Purpose.TOKEN))
             (model,) = best(row[None], self._spec.mask_id)
             share = float(np.exp(row[token] - row[model.token]))
@@ -79,14 +82,22 @@ class Picker:
         """
         if not len(logits):
             return []
-        self._forbid(logits, drafts)
-        if self._plain:
+        if self._plain and self._constraint is None:
             return best(logits, self._spec.mask_id)
+        walker = None if self._constraint is None else self._constraint.copy()
+
+        def target(row: int) -> Probabilities:
+            if walker is not None and row:
+                fits = walker.advance(drafts[row - 1])
+                assert fits, "a draft that was accepted was allowed"
+            before = [*answer, *drafts[:row]]
+            adjusted = self._adjusted(logits[row], before)
+            if walker is None:
+                return distribution(adjusted, self._params)
+            return self._constrained(adjusted, walker, len(before))
+
         verdict = verify(
-            drafts,
-            None,
-            lambda row: self._distribution(logits[row], [*answer, *drafts[:row]]),
-            lambda row, purpose: self._number(len(answer) + row, purpose),
+            drafts, None, target, lambda row, purpose: self._number(len(answer) + row, purpose)
         )
         tokens = [*drafts[: verdict.num_accepted], verdict.next_token]
         self.logprobs = self._logprobs(logits, tokens)
@@ -96,19 +107,26 @@ class Picker:
         verified += [unread] * (1 + len(drafts) - len(tokens))
         return verified + best(logits[len(verified) :], self._spec.mask_id)
 
-    def _forbid(self, logits: NDArray[np.float32], drafts: Sequence[int]) -> None:
-        """Make impossible, in each row that verifies, what the grammar does not allow there."""
-        if self._constraint is None:
-            return
-        walker = self._constraint.copy()
-        for row in range(1 + len(drafts)):
-            if (mask := walker.allowed(logits[row])) is not None:
-                logits[row, ~mask] = -np.inf
-            if row < len(drafts) and not walker.advance(drafts[row]):
+    def _constrained(
+        self, adjusted: NDArray[np.float32], walker: Constraint, position: int
+    ) -> Probabilities:
+        """What is drawn from where the grammar stands: the draw leaves a way to close the text."""
+        if (mask := walker.allowed()) is not None:
+            adjusted[~mask] = -np.inf
+        number = self._number(position, Purpose.TOKEN)
+        for _ in range(NUM_TRIED):
+            if adjusted.max() == -np.inf:
                 break
+            chances = distribution(adjusted, self._params)
+            if walker.can_take(token := draw(chances, number)):
+                return chances
+            adjusted[token] = -np.inf
+        certain = np.zeros(len(adjusted))
+        certain[walker.way_out] = 1.0
+        return certain
 
-    def _distribution(self, row: NDArray[np.float32], before: Sequence[int]) -> Probabilities:
-        adjusted = adjusted_logits(
+    def _adjusted(self, row: NDArray[np.float32], before: Sequence[int]) -> NDArray[np.float32]:
+        return adjusted_logits(
             row,
             self._params,
             prompt=self._prompt,
@@ -116,7 +134,6 @@ class Picker:
             mask_id=self._spec.mask_id,
             eos_ids=self._spec.eos_ids,
         )
-        return distribution(adjusted, self._params)
 
     def _number(self, position: int, purpose: Purpose) -> float:
         return uniform(self._params.seed or 0, position, purpose)

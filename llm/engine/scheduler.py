@@ -50,19 +50,29 @@ class WaitingLine(Generic[T]):
 
 
 def share_rows(
-    todo: Sequence[int], priorities: Sequence[Priority], *, budget: int, smallest: int
+    todo: Sequence[int],
+    priorities: Sequence[Priority],
+    *,
+    budget: int,
+    smallest: int,
+    divisible: bool = True,
 ) -> list[int]:
     """How many clean rows each sequence may compute in this step.
 
     todo: rows that each still has to compute before it can predict, 1 or more. budget: rows for
     long prompts together; who needs up to `smallest` rows is decoding and always gets them. Long
     prompts are served voice first, then in order; 0 means to wait for a later step. At least one
-    long prompt goes on in every step.
+    long prompt goes on in every step. divisible: a long prompt may be computed in parts, else it
+    waits until all of it fits, or alone exceeds the budget.
     """
     shares = [rows if rows <= smallest else 0 for rows in todo]
     long = [index for index, rows in enumerate(todo) if rows > smallest]
     for index in sorted(long, key=lambda i: priorities[i] is not Priority.VOICE):
-        shares[index] = min(todo[index], budget)
+        is_first = not any(shares[other] for other in long)
+        if divisible:
+            shares[index] = min(todo[index], budget)
+        elif is_first or todo[index] <= budget:
+            shares[index] = todo[index]
         budget -= shares[index]
         if budget < smallest:
             break

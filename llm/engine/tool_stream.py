@@ -41,10 +41,13 @@ class ToolStream:
                     out.append(event)
         return out
 
-    def finish(self) -> list[Event]:
-        """What was held back and became no call; a call that was cut off is nothing."""
+    def finish(self, *, cut_off: bool = False) -> list[Event]:
+        """What was held back and became no call; what was cut off in a call or its tag is nothing.
+
+        cut_off: whether the text would have gone on.
+        """
         held, self._held = self._held, ""
-        return [Committed(held)] if held and not self._is_call else []
+        return [Committed(held)] if held and not (self._is_call or cut_off) else []
 
     def _take(self, event: Committed) -> Iterator[Event]:
         self._held += event.text

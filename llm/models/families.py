@@ -9,67 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from llm.models.checkpoint import CheckpointError
-from llm.models.rotary import RotaryScaling, yarn_amplitude
+from llm.models.config_fields import Fields, read_rotary
 from llm.models.spec import Attention, MoeConfig, TransformerConfig
-
-
-class Fields:
-    """The values of one config.json under the names that Llama's has.
-
-    names: ours to theirs where they differ.
-    """
-
-    def __init__(self, path: Path, values: Mapping[str, Any], names: Mapping[str, str]) -> None:
-        self._path = path
-        self._values = values
-        self._names = names
-
-    def get(self, name: str) -> Any:
-        """The value, None where there is none."""
-        return self._values.get(self._names.get(name, name))
-
-    def number(self, name: str, default: float | None = None) -> float:
-        """The number, or `default`. Raises CheckpointError where there is neither."""
-        value = self.get(name)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            theirs = self._names.get(name, name)
-            raise CheckpointError(f"{self._path}: {theirs} must be a number, not {value!r}")
-        return value
-
-    def integer(self, name: str, default: int | None = None) -> int:
-        """As `number`, for whole numbers."""
-        return int(self.number(name, default))
-
-    def require(self, name: str, value: object) -> None:
-        """Raise CheckpointError unless the value is `value` or not given."""
-        if (found := self.get(name)) is not None and found != value:
-            raise CheckpointError(
-                f"{self._path}: {self._names.get(name, name)} is {found!r}; only {value!r} is read"
-            )
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """What sets a model family apart.
 
-    attention, logit_shift, block_length, sub_block_length: as in DiffusionSpec. mask_tokens: names
-    that the mask token goes by, for folders that do not say which it is; mask_id: its id where
-    not even the name is there. eos_tokens: names of tokens that end an answer, besides those that
-    the folder says. qkv_bias, qk_norm, rotary_factor: as in TransformerConfig. fused_qkv: query,
-    key and value are one tensor, which goes by each of their names. tensor_names, config_names:
-    parts of names, ours to theirs. config: the only values that the folder's config may have,
-    since others mean equations that are not here. template_variables: what the chat template
-    finds set. experts: reads the shape of the mixture of experts.
+    attention, logit_shift, mask_shift, masks_causal, block_length, sub_block_length: as in
+    DiffusionSpec. mask_tokens: names that the mask token goes by, for folders that do not say which
+    it is; mask_id: its id where not even the name is there. eos_tokens: names of tokens that end an
+    answer, besides those that the folder says. qkv_bias, qk_norm, rotary_factor: as in
+    TransformerConfig. fused_qkv: query, key and value are one tensor, which goes by each of their
+    names. tensor_names, config_names: parts of names, ours to theirs. config: the only values that
+    the folder's config may have, since others mean equations that are not here. template_variables:
+    what the chat template finds set. experts: reads the shape of the mixture of experts.
     """
 
     attention: Attention
     logit_shift: int
+    mask_shift: int = 1
+    masks_causal: bool = False
     block_length: int = 32
     sub_block_length: int = 0
     mask_tokens: tuple[str, ...] = ()
@@ -100,7 +64,7 @@ class Family:
         hidden_size = fields.integer("hidden_size")
         head_size = fields.integer("head_dim", hidden_size // num_heads)
         said = fields.get("tie_word_embeddings")
-        theta, factor, scaling = _rotary(fields, self.rotary_factor)
+        theta, factor, scaling = read_rotary(fields, self.rotary_factor)
         moe = self.experts(fields) if self.experts else None
         return TransformerConfig(
             num_layers=fields.integer("num_hidden_layers"),
@@ -120,42 +84,6 @@ class Family:
             qk_norm=self.qk_norm,
             moe=moe,
         )
-
-
-def _rotary(fields: Fields, factor: float) -> tuple[float, float, RotaryScaling | None]:
-    """Base of the rotary embedding, the share of a head that rotates, and the scaling."""
-    parameters = fields.get("rope_parameters") or {}  # where newer folders keep all of it
-    scaling = _scaling(fields, fields.get("rope_scaling") or parameters)
-    theta = parameters.get("rope_theta") or fields.number("rope_theta", 10_000.0)
-    share = parameters.get("partial_rotary_factor", fields.number("partial_rotary_factor", factor))
-    return float(theta), float(share), scaling
-
-
-def _scaling(fields: Fields, said: Mapping[str, Any]) -> RotaryScaling | None:
-    """How positions are stretched, as Hugging Face configs say it."""
-    kind = said.get("rope_type", said.get("type", "default"))
-    if kind == "default":
-        return None
-    if kind not in {"llama3", "yarn"}:
-        raise CheckpointError(f"rotary positions scaled with '{kind}' are not supported yet")
-    try:
-        factor = float(said["factor"])
-        trained = said.get("original_max_position_embeddings")
-        original = int(trained or fields.integer("max_position_embeddings"))
-        if kind == "llama3":
-            fast, slow = float(said["high_freq_factor"]), float(said["low_freq_factor"])
-            return RotaryScaling("llama3", factor, original, fast, slow)
-        amplitude = said.get("attention_factor")
-        return RotaryScaling(
-            "yarn",
-            factor,
-            original,
-            fast=float(said.get("beta_fast") or 32),
-            slow=float(said.get("beta_slow") or 1),
-            amplitude=yarn_amplitude(factor) if amplitude is None else float(amplitude),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"rotary scaling '{kind}' is not complete: {error}") from error
 
 
 def _qwen3_experts(fields: Fields) -> MoeConfig:
@@ -236,6 +164,21 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "sdar": _SDAR,
     "sdar_moe": replace(_SDAR, experts=_qwen3_experts),
+    "i-dlm": replace(_SDAR, attention=Attention.CAUSAL_VERIFIED, logit_shift=1, masks_causal=True),
+    "nemotron_labs_diffusion": Family(
+        Attention.CAUSAL_VERIFIED,
+        logit_shift=1,
+        mask_shift=0,
+        mask_id=100,
+        eos_tokens=("</s>",),
+        tensor_names={
+            "model.embed_tokens": "encoder.embed_tokens",
+            "model.layers": "encoder.layers",
+            "model.norm": "encoder.norm",
+            "lm_head": "diffusion_head",
+        },
+        config={**_NO_BIAS, "sliding_window": None},
+    ),
     "Fast_dLLM_Qwen": Family(
         Attention.BLOCK_CAUSAL,
         logit_shift=1,
@@ -349,11 +292,14 @@ _TYPE_OF_ARCHITECTURE = {"LLaDAMoEModelLM": "lladamoe"}
 """Architectures that share their `model_type` with another family."""
 
 
-def find_family(config: Mapping[str, Any]) -> Family:
+def find_family(config: Mapping[str, Any], folder_name: str = "") -> Family:
     """The family of a config.json. Raises CheckpointError with the known ones for another."""
     kind = str(config.get("model_type"))
     for architecture in config.get("architectures") or ():
         kind = _TYPE_OF_ARCHITECTURE.get(architecture, kind)
+    # I-DLM shares SDAR's type; its own config class takes causal text for granted.
+    if kind == "sdar" and config.get("use_regular_causal", "i-dlm" in folder_name.lower()):
+        kind = "i-dlm"
     if kind not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise CheckpointError(f"model_type '{kind}' is not known; known: {known}")

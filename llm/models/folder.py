@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from llm.models.checkpoint import CheckpointError
-from llm.models.families import Family, Fields, find_family
+from llm.models.config_fields import Fields
+from llm.models.families import Family, find_family
 from llm.models.linear import FloatLinear, Linear
 from llm.models.safetensors import TensorFolder, read_json
 from llm.models.spec import Attention, DiffusionSpec, TransformerConfig
@@ -41,7 +42,7 @@ def load_folder(
     Raises CheckpointError, with one line that says what is wrong, where it cannot be used.
     """
     values = read_json(folder / "config.json")
-    family = find_family(values)
+    family = find_family(values, folder.name)
     fields = Fields(folder / "config.json", values, family.config_names)
     weights = FolderWeights(folder, family, fields, dtype)
     tokenizer, template = read_tokenizer(
@@ -125,6 +126,8 @@ def _spec(
         logit_shift=family.logit_shift,
         drafts_verified=attention is Attention.CAUSAL_VERIFIED,
         attention=attention,
+        mask_shift=family.mask_shift,
+        masks_causal=family.masks_causal,
         block_length=block_length,
         sub_block_length=min(family.sub_block_length, block_length),
         blocks_from_prompt_end=attention is Attention.FULL,

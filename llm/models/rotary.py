@@ -18,7 +18,8 @@ class RotaryScaling:
     between (Llama 3.1); `yarn` does so by full turns in the original context, and scales what
     rotates by `amplitude` (YaRN, arXiv 2309.00071, sections 3.2 and 3.4). original_context: in
     positions. fast, slow: turns in the original context above and below which a pair counts as
-    one or the other.
+    one or the other. query_growth: queries beyond the original context are made longer, see
+    `query_scales`.
     """
 
     kind: Literal["llama3", "yarn"]
@@ -27,11 +28,24 @@ class RotaryScaling:
     fast: float
     slow: float
     amplitude: float = 1.0
+    query_growth: float = 0.0
 
 
-def yarn_amplitude(factor: float) -> float:
-    """What YaRN recommends for a stretch by `factor` (section 3.4, equation 22)."""
-    return 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+def yarn_amplitude(factor: float, scale: float = 1.0) -> float:
+    """What YaRN recommends for a stretch by `factor` (section 3.4, equation 22).
+
+    scale: multiplies the part that grows with the factor.
+    """
+    return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def query_scales(scaling: RotaryScaling, num_positions: int) -> NDArray[np.float64]:
+    """What multiplies a query at each position, [num_positions] (Llama 4, Ministral 3).
+
+    It grows with the logarithm of how many original contexts lie before the position.
+    """
+    whole = np.arange(num_positions) // scaling.original_context
+    return 1 + scaling.query_growth * np.log1p(whole)
 
 
 def pair_speeds(

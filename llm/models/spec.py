@@ -108,6 +108,9 @@ class DiffusionSpec:
     0 where they predict the position itself. drafts_verified: clean text is causal and its KV
     final; masks behind it draft, and the next forward verifies. attention: what a row sees.
 
+    For verified drafts only: mask_shift is logit_shift for masks, where theirs differs;
+    masks_causal: a mask sees nothing behind itself, else all masks see each other.
+
     For refinement in blocks only: block_length and sub_block_length, in tokens; with a
     sub-block (0 = none) only the leftmost unfinished one reveals. blocks_from_prompt_end: a block
     begins where the prompt ends and the first one may be short; else blocks begin at multiples of
@@ -122,6 +125,8 @@ class DiffusionSpec:
     logit_shift: int = 1
     drafts_verified: bool = True
     attention: Attention = Attention.CAUSAL_VERIFIED
+    mask_shift: int = 1
+    masks_causal: bool = False
     block_length: int = 32
     sub_block_length: int = 0
     blocks_from_prompt_end: bool = False
@@ -130,6 +135,8 @@ class DiffusionSpec:
     def __post_init__(self) -> None:
         if self.logit_shift not in (0, 1):
             raise ValueError(f"logit_shift must be 0 or 1, not {self.logit_shift}")
+        if self.mask_shift not in (0, 1):
+            raise ValueError(f"mask_shift must be 0 or 1, not {self.mask_shift}")
         if self.block_length < 1:
             raise ValueError(f"block_length must be 1 or more, not {self.block_length}")
         if not 0 <= self.sub_block_length <= self.block_length:

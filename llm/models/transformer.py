@@ -19,7 +19,7 @@ from torch import Tensor
 from kernels.attention import KEYS_PER_PAGE, block_attention, visibility_bias
 from llm.models.linear import Int8Linear, Linear
 from llm.models.moe import MixtureOfExperts, load_experts
-from llm.models.rotary import pair_speeds
+from llm.models.rotary import pair_speeds, query_scales
 from llm.models.spec import TransformerConfig
 
 
@@ -93,6 +93,7 @@ class Transformer:
         self.layers = [_load_layer(weights, i, linear) for i in range(config.num_layers)]
         self.final_norm = _load(weights, "model.norm.weight", (config.hidden_size,))
         self._cos, self._sin = _rotary_table(config)
+        self._query_scale = _query_scale(config)
 
     def open_cache(self, capacity: int) -> KVCache:
         """An empty cache for one sequence of at most `capacity` positions."""
@@ -108,15 +109,15 @@ class Transformer:
         end = start + len(tokens)
         assert end <= cache.capacity, "the cache is too small for these rows"
         hidden = self.embedding.rows(tokens)
-        cos, sin = self._cos[start:end], self._sin[start:end]
+        at = slice(start, end)
         bias = visibility_bias(visible, self.config.num_heads // self.config.num_kv_heads)
         bias = bias.to(hidden.dtype)
         for index, layer in enumerate(self.layers):
             normed = self._norm(hidden, layer.attention_norm)
-            query, key, value = self._project(layer, normed, cos, sin)
+            query, key, value = self._project(layer, normed, at)
             keys, values = cache.values[index, 0], cache.values[index, 1]
-            keys[:, start:end] = key.transpose(0, 1)
-            values[:, start:end] = value.transpose(0, 1)
+            keys[:, at] = key.transpose(0, 1)
+            values[:, at] = value.transpose(0, 1)
             attended = block_attention(query, keys, values, bias)
             hidden = hidden + layer.output(attended.reshape(len(tokens), -1))
             normed = self._norm(hidden, layer.mlp_norm)
@@ -134,9 +135,7 @@ class Transformer:
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, self.config.norm_epsilon)
 
-    def _project(
-        self, layer: Layer, normed: Tensor, cos: Tensor, sin: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, layer: Layer, normed: Tensor, at: slice) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config
         projected = layer.qkv(normed)
         if layer.qkv_bias is not None:
@@ -147,7 +146,11 @@ class Transformer:
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)
         rotate = _rotate_pairs if config.rotary_pairs else _rotate
-        return rotate(query, cos, sin), rotate(key, cos, sin), value
+        cos, sin = self._cos[at], self._sin[at]
+        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+        if self._query_scale is not None:
+            query = query * self._query_scale[at].to(query.dtype)
+        return query, key, value
 
 
 def _rotary_table(config: TransformerConfig) -> tuple[Tensor, Tensor]:
@@ -159,6 +162,15 @@ def _rotary_table(config: TransformerConfig) -> tuple[Tensor, Tensor]:
     amplitude = scaling.amplitude if scaling else 1.0
     cos, sin = angles.cos() * amplitude, angles.sin() * amplitude
     return cos.float()[:, None], sin.float()[:, None]
+
+
+def _query_scale(config: TransformerConfig) -> Tensor | None:
+    """What multiplies queries, [positions, 1, 1]; None = nothing does."""
+    scaling = config.rotary_scaling
+    if scaling is None or not scaling.query_growth:
+        return None
+    scales = query_scales(scaling, config.context_length)
+    return torch.from_numpy(scales).float()[:, None, None]
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -12,14 +12,21 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 from fastapi import FastAPI
+from numpy.typing import NDArray
 
 from llm.api.responses_store import ResponseStore
+from llm.chat_template import ChatTemplate
+from llm.config import EngineConfig
+from llm.engine.canvas import Step
+from llm.engine.engine import Engine
 from llm.models.gguf import GgufFile
+from llm.models.spec import DiffusionSpec
 from llm.tokenizer import Tokenizer
 from tests.llm.fakes import live
-from tests.llm.test_engine import make
-from tests.llm.tiny import write_tiny_gguf
+from tests.llm.test_engine import EOS, MASK, ScriptedRunner
+from tests.llm.tiny import TEMPLATE, write_tiny_gguf
 from tests.voice.session_fakes import FakeAssistant
 from voice.gateway.app import Doors, create_app
 from voice.gateway.state import Gateway
@@ -32,6 +39,26 @@ CHECKS = (
     "negative_data_rejection",
     "unsupported_method",
 )
+
+
+class RoundRunner(ScriptedRunner):
+    """Says its answer over and over, whatever was asked and wherever it begins."""
+
+    def _run(self, cache: list[int], step: Step) -> NDArray[np.float32]:
+        del cache[step.start :]
+        cache += step.tokens
+        logits = np.zeros((len(step.wanted), self.vocab_size), np.float32)
+        for row, index in enumerate(step.wanted):
+            logits[row, self.answer[(step.start + index) % len(self.answer)]] = 9
+        return logits
+
+
+def open_engine(tokenizer: Tokenizer) -> Engine:
+    """The real engine on scripted forwards."""
+    spec = DiffusionSpec(mask_id=MASK, eos_ids=frozenset({EOS}))
+    config = EngineConfig(max_context_tokens=250)
+    runner = RoundRunner(tokenizer, "Hello there.")
+    return Engine(runner, spec, tokenizer, ChatTemplate(TEMPLATE), config)
 
 
 def describe(app: FastAPI) -> dict[str, object]:
@@ -54,7 +81,7 @@ def main(max_examples: str = "60") -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tokenizer = Tokenizer(GgufFile(write_tiny_gguf(folder / "m.gguf")).tokenizer)
-        engine, _ = make(tokenizer, "Hello there.", max_context_tokens=250)
+        engine = open_engine(tokenizer)
         store = ResponseStore(folder / "responses.sqlite3", 1)
         gateway = Gateway(model="tiny", max_history_characters=1000, store=store)
         gateway.open(FakeAssistant(engine=engine))  # type: ignore[arg-type]

@@ -31,6 +31,10 @@ class Shape:
     qkv_bias: bool = False
     qk_norm: bool = False
     rotated: int = 16
+    yarn: float = 0.0
+    turns: tuple[float, float] = (1.0, 0.05)
+    original: int = 8
+    growth: float = 0.0
     experts: int = 0
     chosen: int = 2
     expert_inner: int = 24
@@ -59,12 +63,28 @@ def norm(x: Array, weight: Array, epsilon: float) -> Array:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * weight
 
 
+def speed(pair: int, shape: Shape) -> float:
+    """Radians by which a pair turns from one position to the next; YaRN's where it is asked for."""
+    plain = float(shape.theta ** (-2 * pair / shape.rotated))
+    if not shape.yarn:
+        return plain
+
+    def place(turns: float) -> float:
+        log = np.log(shape.original / (turns * 2 * np.pi))
+        return float(shape.rotated * log / (2 * np.log(shape.theta)))
+
+    low, high = np.floor(place(shape.turns[0])), np.ceil(place(shape.turns[1]))
+    assert 0 <= low < high < shape.rotated // 2, "pairs of all three kinds"
+    share = min(1.0, max(0.0, (pair - low) / (high - low)))
+    return plain * (1 - share) + plain / shape.yarn * share
+
+
 def rotate(x: Array, position: int, shape: Shape) -> Array:
     """RoFormer's rotation of pair (i, i + n/2) of the first n values."""
     out = x.copy()
     half = shape.rotated // 2
     for i in range(half):
-        angle = position * shape.theta ** (-i / half)
+        angle = position * speed(i, shape)
         out[i] = x[i] * np.cos(angle) - x[i + half] * np.sin(angle)
         out[i + half] = x[i + half] * np.cos(angle) + x[i] * np.sin(angle)
     return out
@@ -89,7 +109,7 @@ def attention(w: Tensors, shape: Shape, h: Array, sees: Array) -> Array:
         keys = [one("k", row, kv) for row in range(rows)]
         values = [one("v", row, kv) for row in range(rows)]
         for row in range(rows):
-            query = one("q", row, head)
+            query = one("q", row, head) * (1 + shape.growth * np.log(1 + row // shape.original))
             seen = np.flatnonzero(sees[row])
             scores = np.array([query @ keys[s] / np.sqrt(size) for s in seen])
             shares = np.exp(scores - scores.max())

@@ -10,11 +10,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from fastapi import FastAPI
 
-from llm.api.app import create_router
-from llm.api.body_limits import MAX_BODY_BYTES, BodyLimitMiddleware
-from llm.api.chat import ChatService
+from llm.api.body_limits import MAX_BODY_BYTES
 from llm.types import (
     Committed,
     Finished,
@@ -26,33 +23,8 @@ from llm.types import (
     Revised,
     SamplingParams,
 )
-from tests.llm.fakes import STOP, USAGE, FakeEngine, live
-
-MESSAGES: list[Any] = [{"role": "user", "content": "Hi"}]
-BODY = {"model": "tiny", "messages": MESSAGES}
-
-
-class Api:
-    """A served engine and the ways to ask it."""
-
-    def __init__(self, service: ChatService, port: int) -> None:
-        self.service = service
-        self.url = f"http://127.0.0.1:{port}/v1"
-        self.port = port
-        self.engine: FakeEngine | None = FakeEngine()
-        self.client = openai.OpenAI(
-            api_key="none", base_url=self.url, max_retries=0, _strict_response_validation=True
-        )
-
-    def post(self, body: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/chat/completions", json=body)
-
-    def lines(self, **changes: Any) -> list[str]:
-        response = self.post({**BODY, "stream": True, **changes})
-        assert response.status_code == 200
-        assert response.headers["content-type"].startswith("text/event-stream")
-        assert response.text.endswith("\n\n")
-        return response.text.removesuffix("\n\n").split("\n\n")
+from tests.llm.api_server import BODY, MESSAGES, Api, serve
+from tests.llm.fakes import STOP, USAGE, FakeEngine
 
 
 @pytest.fixture
@@ -63,14 +35,7 @@ def api(server: Api) -> Api:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Api]:
-    app = FastAPI()
-    service = ChatService(lambda: served.engine, "tiny")
-    app.include_router(create_router(service))
-    app.add_middleware(BodyLimitMiddleware)
-    with live(app) as port:
-        served = Api(service, port)
-        with served.client:
-            yield served
+    yield from serve()
 
 
 def test_openai_client_reads_a_whole_answer(api: Api) -> None:
@@ -81,7 +46,6 @@ def test_openai_client_reads_a_whole_answer(api: Api) -> None:
     assert completion.choices[0].finish_reason == "stop"
     assert completion.usage is not None
     assert completion.usage.total_tokens == 10
-    assert api.engine is not None
     (request,) = api.engine.requests
     assert request.messages == (Message("user", "Hi"),)
     assert (request.max_new_tokens, request.stop) == (9, ("\n", "END"))
@@ -192,7 +156,6 @@ def test_what_is_not_served_is_refused(
     assert error["type"] == "invalid_request_error"
     assert error["param"].startswith(param)
     assert says in error["message"]
-    assert api.engine is not None
     assert not api.engine.requests
 
 
@@ -212,7 +175,6 @@ def test_sampling_reaches_the_engine(api: Api) -> None:
     change = {"temperature": 0.8, "top_p": 0.9, "seed": 3, "presence_penalty": 1}
     assert api.post({**BODY, **change, "frequency_penalty": -0.5}).status_code == 200
     assert api.post(BODY).status_code == 200
-    assert api.engine is not None
     sampled, plain = (request.sampling for request in api.engine.requests)
     assert sampled == SamplingParams(
         temperature=0.8, top_p=0.9, seed=3, presence_penalty=1, frequency_penalty=-0.5
@@ -230,7 +192,6 @@ def test_messages_reach_the_engine_as_text(api: Api) -> None:
     ]
     body = {**BODY, "messages": messages, "max_tokens": 5, "max_completion_tokens": 6, "stop": "x"}
     assert api.post(body).status_code == 200
-    assert api.engine is not None
     (request,) = api.engine.requests
     assert [(m.role, m.content) for m in request.messages] == [
         ("system", "Be brief."),

@@ -8,13 +8,10 @@ from typing import Any
 
 import openai
 import pytest
-from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from llm.api.app import create_router
-from llm.api.chat import ChatService
 from llm.api.chat_chunks import ChatChoice, fold_chat
 from llm.api.stream import Completion
 from llm.types import (
@@ -32,9 +29,9 @@ from llm.types import (
     ToolCall,
     ToolGrammar,
 )
-from tests.llm.fakes import STOP, USAGE, FakeEngine, live
+from tests.llm.api_server import MESSAGES, Api, serve
+from tests.llm.fakes import STOP, USAGE, FakeEngine
 
-MESSAGES: list[Any] = [{"role": "user", "content": "Hi"}]
 SCHEMA = {"type": "object", "properties": {"seconds": {"type": "integer"}}}
 TIMER: Any = {
     "type": "function",
@@ -49,41 +46,18 @@ CALLS = (
 )
 
 
-class Served:
-    engine = FakeEngine()
-    client: openai.OpenAI
-
-    def create(self, **options: Any) -> Any:
-        options = {"model": "tiny", "messages": MESSAGES, **options}
-        return self.client.chat.completions.create(**options)
-
-    @property
-    def request(self) -> Any:
-        return self.engine.requests[-1]
-
-
 @pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
-    served, app = Served(), FastAPI()
-    app.include_router(create_router(ChatService(lambda: served.engine, "tiny")))
-    with live(app) as port:
-        served.client = openai.OpenAI(
-            api_key="none",
-            base_url=f"http://127.0.0.1:{port}/v1",
-            max_retries=0,
-            _strict_response_validation=True,
-        )
-        with served.client:
-            yield served
+def server() -> Iterator[Api]:
+    yield from serve()
 
 
 @pytest.fixture
-def api(server: Served) -> Served:
+def api(server: Api) -> Api:
     server.engine = FakeEngine()
     return server
 
 
-def test_calls_come_whole(api: Served) -> None:
+def test_calls_come_whole(api: Api) -> None:
     api.engine = FakeEngine(*CALLS)
     (choice,) = api.create(tools=[TIMER]).choices
     assert choice.finish_reason == "tool_calls"
@@ -96,12 +70,12 @@ def test_calls_come_whole(api: Served) -> None:
     assert api.request.grammar == ToolGrammar("auto")
 
 
-def test_a_call_without_words_has_null_content(api: Served) -> None:
+def test_a_call_without_words_has_null_content(api: Api) -> None:
     api.engine = FakeEngine(*CALLS[1:])
     assert api.create(tools=[TIMER]).choices[0].message.content is None
 
 
-def test_streamed_calls_have_an_index_an_id_and_a_name(api: Served) -> None:
+def test_streamed_calls_have_an_index_an_id_and_a_name(api: Api) -> None:
     api.engine = FakeEngine(*CALLS)
     chunks = list(api.create(tools=[TIMER], stream=True))
     deltas = [c for chunk in chunks for c in chunk.choices[0].delta.tool_calls or ()]
@@ -125,22 +99,22 @@ def test_streamed_calls_have_an_index_an_id_and_a_name(api: Served) -> None:
         ),
     ],
 )
-def test_tool_choice(api: Served, choice: Any, grammar: ToolGrammar) -> None:
+def test_tool_choice(api: Api, choice: Any, grammar: ToolGrammar) -> None:
     api.create(tools=[TIMER], tool_choice=choice)
     assert api.request.grammar == grammar
 
 
-def test_no_tools_are_shown_where_none_may_be_called(api: Served) -> None:
+def test_no_tools_are_shown_where_none_may_be_called(api: Api) -> None:
     api.create(tools=[TIMER], tool_choice="none")
     assert (api.request.tools, api.request.grammar) == ((), None)
 
 
-def test_one_call_at_a_time(api: Served) -> None:
+def test_one_call_at_a_time(api: Api) -> None:
     api.create(tools=[TIMER], parallel_tool_calls=False)
     assert api.request.grammar == ToolGrammar("auto", parallel=False)
 
 
-def test_a_conversation_with_calls_and_results(api: Served) -> None:
+def test_a_conversation_with_calls_and_results(api: Api) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
     api.create(
         messages=[
@@ -158,7 +132,7 @@ def test_a_conversation_with_calls_and_results(api: Served) -> None:
     )
 
 
-def test_formats(api: Served) -> None:
+def test_formats(api: Api) -> None:
     api.create(response_format={"type": "json_object"})
     assert api.request.grammar == JsonObjectGrammar()
     wanted = {"name": "x", "schema": SCHEMA, "strict": True}
@@ -170,7 +144,7 @@ def test_formats(api: Served) -> None:
     assert api.request.grammar == RegexGrammar("[ab]+")
 
 
-def test_parse_gives_the_clients_own_class(api: Served) -> None:
+def test_parse_gives_the_clients_own_class(api: Api) -> None:
     class Timer(BaseModel):
         seconds: int
 
@@ -181,7 +155,7 @@ def test_parse_gives_the_clients_own_class(api: Served) -> None:
     assert completion.choices[0].message.parsed == Timer(seconds=5)
 
 
-def test_what_cannot_be_enforced_is_refused_with_its_parameter(api: Served) -> None:
+def test_what_cannot_be_enforced_is_refused_with_its_parameter(api: Api) -> None:
     api.engine = FakeEngine(error=GrammarError("'not' at json_schema cannot be enforced"))
     with pytest.raises(openai.BadRequestError) as caught:
         api.create(response_format={"type": "json_object"})
@@ -189,7 +163,7 @@ def test_what_cannot_be_enforced_is_refused_with_its_parameter(api: Served) -> N
     assert "'not'" in str(caught.value)
 
 
-def test_several_choices(api: Served) -> None:
+def test_several_choices(api: Api) -> None:
     completion = api.create(n=3, seed=7, temperature=1)
     assert [choice.index for choice in completion.choices] == [0, 1, 2]
     assert {choice.message.content for choice in completion.choices} == {"Hello there."}
@@ -203,7 +177,7 @@ def test_several_choices(api: Served) -> None:
     assert text == {0: "Hello there.", 1: "Hello there."}
 
 
-def test_log_probabilities(api: Served) -> None:
+def test_log_probabilities(api: Api) -> None:
     tokens = (TokenLogprobs(5, -0.25, ((5, -0.25), (6, float("-inf")))),)
     api.engine = FakeEngine(Committed("a", tokens), STOP)
     (choice,) = api.create(logprobs=True, top_logprobs=2).choices
@@ -232,7 +206,7 @@ def test_log_probabilities(api: Served) -> None:
         {"modalities": ["audio"]},
     ],
 )
-def test_what_is_not_served_is_refused_by_name(api: Served, options: dict[str, Any]) -> None:
+def test_what_is_not_served_is_refused_by_name(api: Api, options: dict[str, Any]) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         api.create(**options)
     assert caught.value.body["message"]  # type: ignore[index]

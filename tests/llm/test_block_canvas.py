@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm.engine.block_canvas import BlockCanvas, num_positions
+from llm.config import EngineConfig
+from llm.engine.block_canvas import BlockCanvas
 from llm.engine.canvas import Prediction, Step
 from llm.engine.editing import EditRule
+from llm.engine.engine import masks_behind
 from llm.engine.guards import Defect, GuardRule
 from llm.engine.policy import (
     Credit,
@@ -55,12 +57,18 @@ def drive(
 ) -> list[slow.State]:
     """The states that the text goes through until the block of the last token is done."""
     prompt = list(canvas.clean)
-    end = num_positions(canvas.spec, len(prompt), num_new)
+    length = len(prompt) + num_new
+    end = canvas.block[0]
+    while end < length:
+        end += canvas.spec.block_length
+    room = length + masks_behind(canvas.spec, EngineConfig())
     history = [state(canvas)]
     committed: list[int] = []
     while not canvas.ended and canvas.block[0] < end:
         step = canvas.next_step(max_rows=max_rows, num_masks=3)
         assert len(step.tokens) <= max(max_rows, canvas.spec.block_length)
+        if len(canvas.clean) < length:  # an engine ends it then
+            assert step.start + len(step.tokens) <= room
         committed += canvas.apply(step, runner(step), gate=gate).committed
         assert canvas.clean == prompt + committed
         assert MASK not in canvas.drafts and EOS not in canvas.drafts
@@ -371,12 +379,3 @@ def test_a_garbled_seam_is_decoded_anew_and_counted() -> None:
     answers(canvas, canvas.next_step(max_rows=64, num_masks=0), {3: (9, 0.8)})
     answers(canvas, canvas.next_step(max_rows=64, num_masks=0), {2: (3, 0.9), 3: (9, 0.9)})
     assert canvas.clean == [5, 5, 7, 9]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "new", "from_end", "expected"),
-    [(5, 1, False, 8), (5, 3, False, 8), (5, 4, False, 12), (5, 4, True, 9), (8, 1, True, 12)],
-)
-def test_positions_needed(prompt: int, new: int, from_end: bool, expected: int) -> None:
-    spec = replace(SPEC, block_length=4, blocks_from_prompt_end=from_end)
-    assert num_positions(spec, prompt, new) == expected

@@ -7,6 +7,7 @@ import pytest
 from llm.config import ConfigError
 from llm.engine.decoding import POLICIES, Decoding, read_decoding
 from llm.engine.editing import EditRule
+from llm.engine.full_canvas import Reuse
 from llm.engine.guards import GuardRule
 from llm.engine.policy import (
     Credit,
@@ -32,6 +33,12 @@ from llm.engine.policy import (
             "threshold=0.7 remask=0.2",
             Decoding(Threshold(0.7), EditRule(budget=0, remask_below=0.2)),
         ),
+        ("threshold=0.8 reuse=exact", Decoding(Threshold(0.8))),
+        ("threshold=0.8 reuse=prefix", Decoding(Threshold(0.8), reuse=Reuse.PREFIX)),
+        (
+            "reuse=dual:4 threshold=0.8",
+            Decoding(Threshold(0.8), reuse=Reuse.DUAL, refresh_interval=4),
+        ),
         ("guards entropy=0.1", Decoding(EntropyBound(0.1), guards=GuardRule())),
     ],
 )
@@ -50,6 +57,9 @@ def test_every_policy_can_be_named() -> None:
         "", "threshold", "threshold=x", "threshold=2", "threshold=nan", "thresold=0.9", "edit=0.5",
         "threshold=0.9 factor=1", "threshold=0.9 threshold=0.9", "threshold=0.9 guards=1",
         "threshold=0.9 edit=7", "steps=0", "0.9",
+        "threshold=0.9 reuse", "threshold=0.9 reuse=", "threshold=0.9 reuse=all", "reuse=dual",
+        "threshold=0.9 reuse=dual:", "threshold=0.9 reuse=dual:0", "threshold=0.9 reuse=exact:2",
+        "threshold=0.9 reuse=dual reuse=dual", "threshold=0.9 reuse=prefix:x",
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(setting: str) -> None:

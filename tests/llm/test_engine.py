@@ -93,7 +93,7 @@ class ScriptedRunner:
         cache += step.tokens
         logits = np.zeros((len(step.wanted), self.vocab_size), np.float32)
         for row, index in enumerate(step.wanted):
-            prompt = max(i for i, t in enumerate(cache) if t == 1) + len("assistant\n")
+            prompt = max((i + len("assistant\n") for i, t in enumerate(cache) if t == 1), default=0)
             at = min(max(0, step.start + index - prompt), len(self.answer) - 1)
             logits[row, self.answer[at]] = 9
         return logits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 
 from llm.chat_template import ChatTemplate
 from llm.models.checkpoint import CheckpointError
-from llm.models.families import FAMILIES, Fields
+from llm.models.config_fields import Fields
+from llm.models.families import FAMILIES
 from llm.models.folder import FolderWeights, load_folder
 from llm.models.rotary import RotaryScaling, yarn_amplitude
 from llm.models.spec import Attention
@@ -99,6 +101,8 @@ SPECS = [
     ("qwen2", CAUSAL, 1, 32, 0, QWEN_EOS),
     ("qwen3", CAUSAL, 1, 32, 0, QWEN_EOS),
     ("sdar", BLOCKS, 0, 4, 0, QWEN_EOS),
+    ("i-dlm", CAUSAL, 1, 3, 0, QWEN_EOS),
+    ("nemotron_labs_diffusion", CAUSAL, 1, 32, 0, {IM_END}),
     ("sdar_moe", BLOCKS, 0, 4, 0, QWEN_EOS),
     ("Fast_dLLM_Qwen", BLOCKS, 1, 16, 8, QWEN_EOS),
     ("a2d-qwen2", BLOCKS, 0, 32, 0, QWEN_EOS),
@@ -122,6 +126,8 @@ def test_how_it_decodes(expected, tmp_path: Path) -> None:
     assert spec.drafts_verified == (attention is CAUSAL)
     assert spec.commit_forward == (attention is not FULL)
     assert spec.blocks_from_prompt_end == (attention is FULL)
+    assert spec.masks_causal == (name == "i-dlm")
+    assert spec.mask_shift == (0 if name == "nemotron_labs_diffusion" else 1)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +135,13 @@ def test_how_it_decodes(expected, tmp_path: Path) -> None:
     [
         ("SDAR-4B-Chat-b16", BLOCKS, 16),
         ("SDAR-4B-Chat", BLOCKS, 4),
+        ("I-DLM-8B", CAUSAL, 4),
         ("Qwen3-0.6B-diffusion-mdlm-v0.1", FULL, 32),
         ("Qwen3-0.6B-diffusion-bd3lm-v0.1", BLOCKS, 32),
     ],
 )
 def test_what_only_the_folders_name_says(folder, attention, block, tmp_path: Path) -> None:
-    name = "sdar" if "SDAR" in folder else "a2d-qwen3"
+    name = "a2d-qwen3" if "Qwen3" in folder else "sdar"
     write_family(tmp_path / folder, TINY_FAMILIES[name])
     change_config(tmp_path / folder, block_size=None)
     spec = load_folder(tmp_path / folder, torch.float32).spec
@@ -197,6 +204,14 @@ YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
         (LLAMA3, RotaryScaling("llama3", 8.0, 8, fast=4.0, slow=1.0)),
         (YARN, RotaryScaling("yarn", 4.0, 8, 32.0, 1.0, yarn_amplitude(4.0))),
         (YARN | {"attention_factor": 1.0, "beta_fast": 16}, RotaryScaling("yarn", 4, 8, 16, 1, 1)),
+        (
+            YARN | {"mscale": 1.0, "mscale_all_dim": 0.5},
+            RotaryScaling("yarn", 4, 8, 32, 1, (1 + 0.1 * math.log(4)) / (1 + 0.05 * math.log(4))),
+        ),
+        (
+            YARN | {"llama_4_scaling_beta": 0.1},
+            RotaryScaling("yarn", 4, 8, 32, 1, yarn_amplitude(4.0), query_growth=0.1),
+        ),
     ],
 )
 def test_positions_beyond_the_first_training(said, expected, tmp_path: Path) -> None:
@@ -226,6 +241,10 @@ def test_a_head_that_is_stored_though_it_is_tied(tmp_path: Path) -> None:
         ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "scaled with 'longrope'"),
         ("llama", {"rope_scaling": {"rope_type": "yarn"}}, "'yarn' is not complete"),
         ("llama", {"rope_scaling": {"type": "llama3", "factor": "x"}}, "'llama3' is not complete"),
+        ("llama", {"rope_scaling": YARN | {"truncate": False}}, "'yarn' with truncate: false"),
+        ("llama", {"rope_scaling": LLAMA3 | {"llama_4_scaling_beta": 1}}, "llama_4_scaling_beta"),
+        ("llama", {"rope_parameters": {"full_attention": {}}}, "differ by layer"),
+        ("nemotron_labs_diffusion", {"sliding_window": 9}, "sliding_window is 9"),
         ("llama", {"attention_bias": True}, "attention_bias is True"),
         ("qwen3", {"vocab_size": 400}, r"embed_tokens.weight has shape \(288, 48\), .*\(400, 48\)"),
         ("qwen3", {"vocab_size": 200}, r"token 2\d\d .* outside of the model's vocabulary of 200"),

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm.engine.canvas import Prediction
+from llm.engine.canvases import open_canvas
+from llm.engine.decoding import read_decoding
 from llm.engine.full_canvas import FullCanvas, Reuse
 from llm.engine.policy import EntropyBound, Factor, FixedSteps, Policy, Threshold
 from llm.models.spec import Attention, DiffusionSpec
@@ -114,7 +116,9 @@ def test_only_what_is_not_reused_is_computed(
     canvas = FullCanvas(spec, [5] * 4, 8, FixedSteps(2), reuse=reuse)
     computed = []
     for _ in range(3):
+        num_rows = canvas.num_rows
         step = canvas.next_step(max_rows=0, num_masks=0)
+        assert len(step.tokens) == num_rows
         computed.append((step.start, step.start + len(step.tokens)))
         assert set(step.visible) == {12}
         canvas.apply(step, [Prediction(3, 0.5)] * len(step.wanted), gate=1.0)
@@ -131,6 +135,21 @@ def test_the_approximate_caches_are_not_exact() -> None:
         drive(canvas, ToyRunner(toy(10)))
         texts.append(tuple(canvas.clean))
     assert len(set(texts)) == 3
+
+
+@pytest.mark.parametrize(
+    ("setting", "reuse", "interval"),
+    [("", Reuse.EXACT, 0), ("reuse=prefix", Reuse.PREFIX, 0), ("reuse=dual:2", Reuse.DUAL, 2)],
+)
+def test_the_setting_says_what_is_reused(setting: str, reuse: Reuse, interval: int) -> None:
+    spec = replace(SPEC, block_length=8)
+    decoding = read_decoding(f"threshold=0.999 {setting}")
+    canvas = open_canvas(spec, [5, 6, 7], max_new_tokens=24, num_cached=0, decoding=decoding)
+    assert isinstance(canvas, FullCanvas)
+    policy = Threshold(0.999)
+    same = FullCanvas(spec, [5, 6, 7], 24, policy, reuse=reuse, refresh_interval=interval)
+    rows = [ToyRunner(toy(10)), ToyRunner(toy(10))]
+    assert drive(canvas, rows[0]) == drive(same, rows[1])
 
 
 def test_text_ends_at_the_first_end_of_text_and_is_streamed() -> None:

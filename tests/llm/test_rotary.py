@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from llm.models.rotary import RotaryScaling, pair_speeds, yarn_amplitude
+from llm.models.rotary import RotaryScaling, pair_speeds, query_scales, yarn_amplitude
 
 
 def llama3_by_wavelength(size: int, theta: float, s: RotaryScaling) -> list[float]:
@@ -66,3 +66,9 @@ def test_without_scaling_the_first_pair_turns_by_one_radian() -> None:
 def test_the_amplitude_of_the_paper() -> None:
     assert yarn_amplitude(1.0) == 1.0
     assert yarn_amplitude(16.0) == pytest.approx(0.1 * math.log(16) + 1)
+
+
+def test_queries_grow_by_whole_original_contexts() -> None:
+    scaling = RotaryScaling("yarn", 16.0, 4, fast=32.0, slow=1.0, query_growth=0.1)
+    expected = [1.0] * 4 + [1 + 0.1 * math.log(2)] * 4 + [1 + 0.1 * math.log(3)]
+    np.testing.assert_allclose(query_scales(scaling, 9), expected)

@@ -59,3 +59,26 @@ def test_shares(todo: list[tuple[int, Priority]], budget: int) -> None:
 
 def test_a_long_text_prompt_waits_for_a_voice_prompt() -> None:
     assert share_rows([500, 100, 300], [T, V, V], budget=256, smallest=32) == [0, 100, 156]
+
+
+@given(sequences, st.integers(32, 300))
+def test_who_cannot_be_divided_runs_whole_or_waits(
+    todo: list[tuple[int, Priority]], budget: int
+) -> None:
+    rows, priorities = [r for r, _ in todo], [p for _, p in todo]
+    shares = share_rows(rows, priorities, budget=budget, smallest=32, divisible=False)
+    assert all(share in (0, need) for share, need in zip(shares, rows, strict=True))
+    assert all(s == n for s, n in zip(shares, rows, strict=True) if n <= 32), "decoders always run"
+    long = [s for s, n in zip(shares, rows, strict=True) if n > 32]
+    running = [share for share in long if share]
+    assert sum(running) <= budget or len(running) == 1
+    assert not long or running, "a long canvas goes on in every step"
+
+
+def test_a_whole_canvas_waits_for_room() -> None:
+    def shares(*todo: int) -> list[int]:
+        return share_rows(todo, [T] * len(todo), budget=256, smallest=32, divisible=False)
+
+    assert shares(200, 100, 50) == [200, 0, 50]
+    assert shares(900, 100) == [900, 0]
+    assert shares(100, 900, 10) == [100, 0, 10]

@@ -268,6 +268,25 @@ def llada2_experts(shape: Shape) -> dict[str, Any]:
     }
 
 
+def ministral_config(shape: Shape) -> dict[str, Any]:
+    rotary = {
+        "rope_type": "yarn",
+        "type": "yarn",
+        "rope_theta": shape.theta,
+        "factor": shape.yarn,
+        "original_max_position_embeddings": shape.original,
+        "beta_fast": shape.turns[0],
+        "beta_slow": shape.turns[1],
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": shape.growth,
+    }
+    extra = {"dlm_paradigm": "bidirectional", "sliding_window": None, "mask_token_id": MASK}
+    config = hub_config("nemotron_labs_diffusion", rope_parameters=rotary, **extra)(shape)
+    del config["rope_theta"], config["rope_scaling"], config["use_sliding_window"]
+    return config
+
+
 def olmo_config(shape: Shape) -> dict[str, Any]:
     return {
         "model_type": "llada",
@@ -306,6 +325,19 @@ TINY_FAMILIES: dict[str, Tiny] = {
     "qwen2": Tiny(QWEN2, hub_config("qwen2", head_dim=None)),
     "qwen3": Tiny(replace(QWEN3, tied=True), hub_config("qwen3")),
     "sdar": Tiny(QWEN3, hub_config("sdar", block_size=4, mask_token_id=MASK)),
+    "i-dlm": Tiny(
+        QWEN3, hub_config("sdar", use_regular_causal=True, block_size=3, mask_token_id=MASK)
+    ),
+    "nemotron_labs_diffusion": Tiny(
+        replace(DENSE, theta=1000.0, yarn=4.0, growth=0.4, epsilon=1e-5),
+        ministral_config,
+        {
+            "embedding": "encoder.embed_tokens.weight",
+            "norm": "encoder.norm.weight",
+            "head": "diffusion_head.weight",
+            "layer": "encoder.layers.{}.",
+        },
+    ),
     "sdar_moe": Tiny(replace(QWEN3, experts=6, renormalise=True), qwen_experts),
     "Fast_dLLM_Qwen": Tiny(QWEN2, hub_config("Fast_dLLM_Qwen", head_dim=None, bd_size=16)),
     "a2d-qwen2": Tiny(replace(QWEN2, tied=True), hub_config("a2d-qwen2", head_dim=None)),

@@ -14,6 +14,7 @@ from llm.models.store import ModelStore
 from voice.asr import WhisperRecogniser
 from voice.assistant import Assistant
 from voice.config import Config
+from voice.smart_turn import SmartTurn
 from voice.tts import PiperSynthesiser
 from voice.vad import SileroVad
 
@@ -42,6 +43,11 @@ def synthesiser() -> PiperSynthesiser:
 @pytest.fixture(scope="session")
 def vad() -> SileroVad:
     return SileroVad(_folder("silero-vad") / "silero_vad.onnx")
+
+
+@pytest.fixture(scope="session")
+def endpoint() -> SmartTurn:
+    return SmartTurn(_folder("smart-turn-v3.2") / "smart-turn-v3.2-cpu.onnx")
 
 
 @pytest.fixture(scope="session")

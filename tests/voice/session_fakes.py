@@ -12,6 +12,7 @@ from llm.types import Message, Usage
 from tests.llm.fakes import FakeEngine
 from voice.asr import Transcript
 from voice.events import (
+    LISTEN_RATE_HZ,
     AnswerGuess,
     AnswerText,
     Heard,
@@ -33,6 +34,13 @@ def tone(duration_s: float, hz: float = 440.0) -> Samples:
     """A tone that is easy to hear and to recognise."""
     times = np.arange(int(duration_s * RATE_HZ)) / RATE_HZ
     return (0.3 * np.sin(2 * np.pi * hz * times)).astype(np.float32)
+
+
+def voice(duration_s: float) -> Samples:
+    """What a detector takes for speech: harmonics of 150 Hz."""
+    times = np.arange(round(duration_s * LISTEN_RATE_HZ)) / LISTEN_RATE_HZ
+    waves = [np.sin(2 * np.pi * 150 * k * times) / k for k in range(1, 10)]
+    return (0.2 * np.sum(waves, axis=0)).astype(np.float32)
 
 
 class FakeVad:

@@ -112,6 +112,20 @@ def test_silence_gives_no_text(recogniser: WhisperRecogniser) -> None:
 
 
 @pytest.mark.models
+def test_hot_words_are_spelt_as_they_were_given(synthesiser: PiperSynthesiser) -> None:
+    from llm.config import ember_home
+    from llm.models.store import ModelStore
+
+    speech = np.concatenate(list(synthesiser.synthesise("Please call Kaiya Nguyen tomorrow.")))
+    samples = resample(speech, synthesiser.rate_hz, 16_000)
+    folder = ModelStore(ember_home()).ensure("whisper-tiny.en")
+    plain = WhisperRecogniser(folder, 1).transcribe(samples).text
+    told = WhisperRecogniser(folder, 1, hot_words="Kaiya Nguyen").transcribe(samples).text
+    assert "Kaiya Nguyen" not in plain
+    assert "Kaiya Nguyen" in told
+
+
+@pytest.mark.models
 def test_an_utterance_longer_than_the_window_is_heard_to_its_end(
     recogniser: WhisperRecogniser, synthesiser: PiperSynthesiser
 ) -> None:

@@ -58,7 +58,8 @@ def test_the_engine_is_closed_if_another_model_cannot_be_loaded(
 
     monkeypatch.setattr(assistant, "_pull", lambda config, kinds: [Path()] * len(kinds))
     monkeypatch.setattr(assistant, "_load_engine", lambda folder, config: engine)
-    monkeypatch.setattr(assistant, "_load_recogniser", lambda folder, num_threads: None)
+    monkeypatch.setattr(assistant, "_load_recogniser", lambda folder, config: None)
+    monkeypatch.setattr(assistant, "_load_endpoint", lambda folder: None)
     monkeypatch.setattr(assistant, "_load_vad", lambda folder: None)
     monkeypatch.setattr(assistant, "_load_synthesiser", broken)
     with pytest.raises(ModelError, match="no voice"):

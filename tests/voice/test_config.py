@@ -6,6 +6,7 @@ import pytest
 
 from llm.config import ConfigError, EngineConfig, build
 from voice.config import Config
+from voice.endpoint import Eagerness, EndpointSettings, TurnTaking
 
 
 def test_flags_win_over_the_environment() -> None:
@@ -15,7 +16,13 @@ def test_flags_win_over_the_environment() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("port", -1), ("port", 65_536), ("num_threads", -1), ("max_answer_tokens", 0)],
+    [
+        ("port", -1),
+        ("port", 65_536),
+        ("num_threads", -1),
+        ("max_answer_tokens", 0),
+        ("end_silence_ms", 99),
+    ],
 )
 def test_values_out_of_range_are_refused_by_name(key: str, value: int) -> None:
     with pytest.raises(ConfigError, match=f"'{key}' must be"):
@@ -29,6 +36,18 @@ def test_the_engine_gets_its_part() -> None:
     }
     assert Config(**settings).engine == EngineConfig(**settings)
     assert Config().engine == EngineConfig()
+
+
+def test_the_conversation_gets_its_part() -> None:
+    config = Config(turn_taking="silence", eagerness="low", end_silence_ms=450)
+    assert config.endpointing == EndpointSettings(TurnTaking.SILENCE, Eagerness.LOW, 450)
+    assert Config().endpointing == EndpointSettings()
+
+
+@pytest.mark.parametrize(("key", "value"), [("turn_taking", "clever"), ("eagerness", "very")])
+def test_an_unknown_choice_is_refused_with_the_known_ones(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{key}' must be .* or .*, not '{value}'"):
+        build(Config, flags={key: value})
 
 
 def test_origins_are_a_list() -> None:

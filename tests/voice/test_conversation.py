@@ -11,24 +11,19 @@ import numpy as np
 import pytest
 
 from llm.types import Message
-from tests.voice.session_fakes import ANSWER, HEARD, RATE_HZ, FakePipeline
+from tests.voice.session_fakes import ANSWER, HEARD, RATE_HZ, FakePipeline, voice
 from voice import wire
-from voice.conversation import Conversation, FlushAudio
+from voice.answering import FlushAudio
+from voice.conversation import Conversation
 from voice.dialogue import History, Send, SendAudio
 from voice.endpoint import EndpointSettings, TurnTaking
 from voice.events import LISTEN_RATE_HZ, Samples, TurnOutcome
 from voice.harness import converse, frames_of, silence
-from voice.live import Output
+from voice.heard import INTERRUPTED
+from voice.live import Live, Output
 
 MS = LISTEN_RATE_HZ // 1_000
 WHOLE = "".join(ANSWER)
-
-
-def voice(duration_s: float) -> Samples:
-    """What a detector takes for speech: harmonics of 150 Hz."""
-    times = np.arange(round(duration_s * LISTEN_RATE_HZ)) / LISTEN_RATE_HZ
-    waves = [np.sin(2 * np.pi * 150 * k * times) / k for k in range(1, 10)]
-    return (0.2 * np.sum(waves, axis=0)).astype(np.float32)
 
 
 @dataclass
@@ -126,8 +121,8 @@ def test_the_words_are_shown_while_they_are_said() -> None:
     pipeline.recogniser.texts = ["What", "What is", "What is an"]
     call = hold(pipeline, *QUESTION, silence(1))
     told = [message for _, message in call.of(wire.Hearing)]
-    assert [m.text for m in told] == ["", "What", "What is", "What is an", HEARD]
-    assert [m.speaking for m in told] == [True, True, True, True, False]
+    assert [m.text for m in told] == ["", "What", "What is", "What is an", HEARD, HEARD]
+    assert [m.speaking for m in told] == [True, True, True, True, True, False]
     assert call.counters is not None
     assert call.counters.num_reused_transcripts == 1
 
@@ -168,7 +163,7 @@ def test_unsure_speech_is_held_longer() -> None:
     pipeline.endpoint.complete = 0.2
     call = hold(pipeline, *QUESTION, silence(3))
     at, _ = call.one(wire.Transcript)
-    assert 1_500 * MS <= at - END <= 1_560 * MS
+    assert 1_400 * MS <= at - END <= 1_460 * MS
 
 
 def test_fixed_silence_asks_no_model() -> None:
@@ -189,13 +184,16 @@ def test_an_interruption_ducks_stops_and_is_answered() -> None:
     assert at - began <= 160 * MS
     at, stopped = call.one(wire.AudioStop)
     assert at - began <= 900 * MS
-    assert call.one(FlushAudio)[1] == FlushAudio(1)
+    paused_at, _ = call.one(wire.AudioPause)
+    assert 250 * MS <= paused_at - began <= 360 * MS
+    assert {flushed for _, flushed in call.of(FlushAudio)} == {FlushAudio(1)}
     # Two seconds of the first clause's four were heard.
     assert ANSWER[0].startswith(stopped.heard)
     assert 2 <= len(stopped.heard.split()) <= 4
-    assert call.history.messages()[1] == Message("assistant", stopped.heard)
+    kept = stopped.heard + INTERRUPTED
+    assert call.history.messages()[1] == Message("assistant", kept)
     assert [message.turn for _, message in call.of(wire.Transcript)] == [1, 2]
-    assert pipeline.asked[1][2] == (Message("user", HEARD), Message("assistant", stopped.heard))
+    assert pipeline.asked[1][2] == (Message("user", HEARD), Message("assistant", kept))
 
 
 def test_an_answer_that_is_still_made_is_cancelled_by_an_interruption() -> None:
@@ -213,11 +211,70 @@ def test_an_answer_that_is_still_made_is_cancelled_by_an_interruption() -> None:
 def test_a_backchannel_does_not_interrupt() -> None:
     pipeline = FakePipeline(spoken_s=8.0)
     pipeline.recogniser.texts = [HEARD] * 4 + ["Mhm."] * 5
-    call = hold(pipeline, *QUESTION, silence(2.4), voice(0.3), silence(7))
-    assert [message.gain for _, message in call.of(wire.AudioGain)] == [0.2, 1.0]
+    call = hold(pipeline, *QUESTION, silence(2.4), voice(0.3), silence(9))
+    assert [message.gain for _, message in call.of(wire.AudioGain)] == [0.2]
     assert not call.of(wire.AudioStop)
+    # The answer goes on at the beginning of the word in which it was paused.
+    _, resumed = call.one(wire.AudioResume)
+    audio = [len(audio.samples) for _, audio in call.of(SendAudio)]
+    assert 1_900 <= resumed.at_ms <= 2_500
+    assert audio[-1] == pytest.approx((8.0 - resumed.at_ms / 1_000) * RATE_HZ, abs=RATE_HZ / 500)
     assert call.history.messages()[1] == Message("assistant", WHOLE)
     assert len(pipeline.asked) == 1
+
+
+def test_a_cough_makes_the_answer_softer_for_a_moment() -> None:
+    pipeline = FakePipeline(spoken_s=8.0)
+    pipeline.recogniser.texts = [HEARD] * 4 + [""] * 5
+    call = hold(pipeline, *QUESTION, silence(2.4), voice(0.13), silence(9))
+    assert [message.gain for _, message in call.of(wire.AudioGain)] == [0.2, 1.0]
+    assert not call.of(wire.AudioPause)
+    assert call.history.messages()[1] == Message("assistant", WHOLE)
+
+
+def test_a_transport_that_keeps_time_takes_the_answer_and_hears_no_echo_as_speech() -> None:
+    pipeline = FakePipeline(spoken_s=2.0)
+    live, told = quiet_live(pipeline)
+
+    async def main() -> list[Samples]:
+        taken = []
+        async with asyncio.TaskGroup() as tasks:
+            call = live(tasks.create_task)
+            for frame in frames_of(np.concatenate([*QUESTION, silence(4)])):
+                call.hear(frame)
+                for _ in range(40):
+                    await asyncio.sleep(0)
+                taken.append(call.take(RATE_HZ // 50))
+            call.end()
+        return taken
+
+    sound = np.concatenate(asyncio.run(main()))
+    audible = np.flatnonzero(sound)
+    first_ms = audible[0] / RATE_HZ * 1_000
+    assert 2_296 <= first_ms <= 2_360
+    assert (audible[-1] - audible[0]) / RATE_HZ == pytest.approx(2.0, abs=0.05)
+    assert not any(isinstance(what, SendAudio) for what in told)
+
+
+def quiet_live(pipeline: FakePipeline) -> tuple[Callable[..., Live], list[Output]]:
+    told: list[Output] = []
+
+    async def room() -> None:
+        return
+
+    def make(start: Callable[..., asyncio.Task[None]]) -> Live:
+        return Live(
+            pipeline,
+            EndpointSettings(),
+            History(1_000),
+            keeps_time=True,
+            out=told.append,
+            start=start,
+            has_room=room,
+            clock=lambda: 0.0,
+        )
+
+    return make, told
 
 
 def test_a_broken_recogniser_ends_the_turn_and_not_the_call(

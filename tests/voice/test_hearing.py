@@ -39,11 +39,11 @@ def test_frames_of_any_length_give_the_same_speech(frame: int) -> None:
 
 def test_a_new_silence_is_told_for_one_window() -> None:
     hearing = Hearing(LevelVad())
-    told = []
+    told: list[int | None] = []
     for level in (0.9,) * 4 + (0.0,) * 2 + (0.9,) * 2 + (0.0,) * 5:
         hearing.feed(np.full(512, level, np.float32))
-        told.append(hearing.is_silence_new)
-    assert [number for number, new in enumerate(told) if new] == [4, 8]
+        told.append(hearing.new_silence)
+    assert [at for at in told if at is not None] == [4 * 512, 8 * 512]
 
 
 def test_audio_is_kept_until_it_is_forgotten() -> None:

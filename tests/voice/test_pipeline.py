@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,6 +36,7 @@ from voice.events import (
     TurnOutcome,
 )
 from voice.pipeline import Pipeline
+from voice.tts import Utterance
 from voice.vad import VadStream
 
 SPEECH = np.full(16_000, 0.9, np.float32)
@@ -122,12 +123,12 @@ class FakeSynthesiser:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def synthesise(self, text: str) -> Iterator[Samples]:
+    def speak(self, text: str) -> Utterance:
         assert self.gate.wait(timeout=10)
         if self.error:
             raise self.error
         self.said.append(text)
-        yield np.ones(len(text), np.float32)
+        return Utterance(np.ones(len(text), np.float32), ())
 
 
 @dataclass

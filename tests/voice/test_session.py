@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from llm.types import Message
-from tests.voice.session_fakes import ANSWER, HEARD, RATE_HZ, FakePipeline, tone
+from tests.voice.session_fakes import ANSWER, HEARD, RATE_HZ, FakePipeline, tone, voice
 from voice import wire
 from voice.events import TurnOutcome
 from voice.session import (
@@ -267,6 +267,99 @@ def test_a_bug_in_the_pipeline_fails_the_turn_and_not_the_session(
 
     play(scene, FakePipeline(breaks=True))
     assert "ZeroDivisionError" in caplog.text
+
+
+LISTEN, STOP_LISTENING = serialise(wire.ListenStart("")), serialise(wire.ListenStop())
+LOUD = (voice(0.02) * 32_767).astype("<i2").tobytes()
+QUIET = bytes(len(LOUD))
+EVERY_HEARING = (wire.Hearing, wire.AnswerProvisional, wire.AnswerRevised)
+
+
+def speak(client: FakeConnection) -> None:
+    """Half a second of silence, one of speech, half a second of silence, in frames of 20 ms."""
+    client.say(*[QUIET] * 25, *[LOUD] * 50, *[QUIET] * 25)
+
+
+def test_hands_free_speech_is_answered_and_push_to_talk_comes_back() -> None:
+    async def scene(client: FakeConnection, pipe: FakePipeline, _: Session) -> None:
+        client.say(LISTEN)
+        speak(client)
+        heard = await client.hear_until(wire.TurnDone)
+        said = [m for m in heard if not isinstance(m, (*EVERY_HEARING, bytes))]
+        assert [type(m).__name__ for m in said] == [
+            *["Transcript", "AnswerCommitted", "AudioStart"],
+            *["AnswerCommitted", "AudioEnd", "TurnDone"],
+        ]
+        assert sum(len(m) for m in heard if isinstance(m, bytes)) == 2 * round(0.2 * RATE_HZ)
+        client.say(STOP_LISTENING, START, b"\0\0", END)
+        heard = await client.hear_until(wire.TurnDone)
+        assert heard[-1].turn == 2
+        assert pipe.asked[1][0] is not None, "this time the pipeline got the audio"
+
+    play(scene)
+
+
+def test_frames_that_stop_arriving_end_the_speech(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("voice.live.MISSING_AFTER_S", 0.01)
+    monkeypatch.setattr("voice.live.FILL_EVERY_S", 0.01)
+
+    async def scene(client: FakeConnection, pipe: FakePipeline, _: Session) -> None:
+        client.say(LISTEN, *[QUIET] * 25, *[LOUD] * 50)
+        await asyncio.wait_for(client.hear_until(wire.TurnDone), 10)
+
+    play(scene)
+
+
+def test_a_typed_question_and_a_cancel_in_a_hands_free_conversation() -> None:
+    async def scene(client: FakeConnection, pipe: FakePipeline, _: Session) -> None:
+        client.say(LISTEN, ASK)
+        heard = await client.hear_until(wire.AudioStart)
+        assert heard[0] == wire.Transcript(1, "Hi?")
+        client.say(serialise(wire.Playback(1, 50)), CANCEL)
+        heard = await client.hear_until(wire.TurnDone)
+        assert heard[-1].outcome is TurnOutcome.CANCELLED
+        (stopped,) = [m for m in heard if isinstance(m, wire.AudioStop)]
+        assert ANSWER[0].startswith(stopped.heard)
+
+    play(scene, FakePipeline(holds=True))
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ([serialise(wire.ListenStart("very"))], ErrorCode.BAD_MESSAGE),
+        ([STOP_LISTENING], ErrorCode.ILLEGAL_MOVE),
+        ([serialise(wire.Playback(1, 5))], ErrorCode.ILLEGAL_MOVE),
+        ([LISTEN, LISTEN], ErrorCode.ILLEGAL_MOVE),
+        ([LISTEN, START], ErrorCode.ILLEGAL_MOVE),
+        ([LISTEN, b"\0"], ErrorCode.BAD_AUDIO),
+        ([LISTEN, bytes(32_002)], ErrorCode.BAD_AUDIO),
+    ],
+)
+def test_what_has_no_place_while_listening(said: list[str | bytes], code: ErrorCode) -> None:
+    async def scene(client: FakeConnection, pipe: FakePipeline, _: Session) -> None:
+        client.say(*said)
+        error = await client.hear()
+        assert isinstance(error, wire.ErrorMessage)
+        assert error.code is code
+
+    play(scene)
+
+
+@pytest.mark.parametrize("moment", ["speaking", "answering", "waiting"])
+def test_a_client_that_vanishes_hands_free_frees_everything(moment: str) -> None:
+    async def scene(client: FakeConnection, pipe: FakePipeline, session: Session) -> None:
+        client.say(LISTEN)
+        if moment == "speaking":
+            client.say(*[LOUD] * 30)
+            await client.hear_until(wire.Hearing)
+        if moment == "answering":
+            speak(client)
+            await client.hear_until(wire.AudioStart)
+        client.vanish()
+        await asyncio.wait_for(session._ended, 5)
+
+    play(scene, FakePipeline(holds=True))
 
 
 def test_outbox_counts_what_is_pending() -> None:

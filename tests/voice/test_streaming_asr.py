@@ -15,8 +15,8 @@ def listening(start: int = S) -> StreamingAsr:
     return asr
 
 
-def hear(asr: StreamingAsr, now: int, *, is_silence_new: bool = False) -> Job | None:
-    return asr.hear(now, is_silence_new=is_silence_new)
+def hear(asr: StreamingAsr, now: int, new_silence: int | None = None) -> Job | None:
+    return asr.hear(now, new_silence=new_silence)
 
 
 def test_a_job_every_quarter_second_and_one_at_a_time() -> None:
@@ -34,16 +34,25 @@ def test_a_job_every_quarter_second_and_one_at_a_time() -> None:
 
 def test_a_job_that_began_with_the_silence_is_final_without_another() -> None:
     asr = listening()
-    job = hear(asr, 2 * S, is_silence_new=True)
+    job = hear(asr, 2 * S, new_silence=2 * S - 512)
     assert job is not None
     asr.finished(job, "What is it?", 2 * S + 1_000)
     assert asr.paused(2 * S - 512, 2 * S + 1_024) == (FinalText(2 * S - 512, "What is it?"), None)
     assert asr.num_reused == 1
 
 
+def test_a_silence_that_a_job_covers_needs_no_other() -> None:
+    asr = listening()
+    job = hear(asr, 2 * S)
+    assert job is not None
+    asr.finished(job, "What is it?", 2 * S + 100)
+    assert hear(asr, 2 * S + 400, new_silence=2 * S - 112) is None
+    assert asr.paused(2 * S - 112, 2 * S + 1_424)[0] == FinalText(2 * S - 112, "What is it?")
+
+
 def test_a_running_job_that_covers_the_speech_is_waited_for() -> None:
     asr = listening()
-    job = hear(asr, 2 * S, is_silence_new=True)
+    job = hear(asr, 2 * S, new_silence=2 * S - 512)
     assert job is not None
     assert asr.paused(2 * S - 512, 2 * S + 1_024) == (None, None)
     final = FinalText(2 * S - 512, "What is it?")
@@ -119,7 +128,7 @@ def test_every_pause_gets_one_final_text(moves: list[tuple[str, int]]) -> None:
                 asr.resumed()
                 is_paused, owed = False, None
             if now < 6 * S:
-                job = hear(asr, now, is_silence_new=move == "dip")
+                job = hear(asr, now, now - 512 if move == "dip" else None)
         if job is not None:
             assert running is None
             running = job

@@ -6,24 +6,7 @@ import pytest
 
 from voice.asr import WhisperRecogniser
 from voice.audio import resample
-from voice.tts import PiperSynthesiser, trim_start
-
-RATE_HZ = 1_000
-
-
-def test_silence_at_the_start_is_cut_to_10_ms() -> None:
-    samples = np.concatenate((np.full(80, 0.01), np.full(50, 0.5), np.zeros(40)))
-    trimmed = trim_start(samples.astype(np.float32), RATE_HZ)
-    np.testing.assert_array_equal(trimmed, samples[70:].astype(np.float32))
-
-
-def test_sound_from_the_start_is_kept_whole() -> None:
-    samples = np.full(50, -0.5, np.float32)
-    np.testing.assert_array_equal(trim_start(samples, RATE_HZ), samples)
-
-
-def test_what_cannot_be_heard_is_nothing() -> None:
-    assert trim_start(np.full(50, 0.01, np.float32), RATE_HZ).size == 0
+from voice.tts import PiperSynthesiser
 
 
 @pytest.mark.models

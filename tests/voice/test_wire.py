@@ -40,6 +40,8 @@ SERVER = st.one_of(
     st.builds(wire.AudioEnd, COUNT),
     st.builds(wire.Hearing, st.booleans(), TEXT),
     st.builds(wire.AudioGain, COUNT, st.floats(0, 1)),
+    st.builds(wire.AudioPause, COUNT, COUNT),
+    st.builds(wire.AudioResume, COUNT, COUNT),
     st.builds(wire.AudioStop, COUNT, COUNT, TEXT),
     st.builds(wire.TurnDone, COUNT, st.sampled_from(TurnOutcome), TIMES, st.none() | USAGE),
     st.builds(wire.ErrorMessage, st.sampled_from(ErrorCode), TEXT),

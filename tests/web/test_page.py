@@ -172,6 +172,25 @@ def test_a_second_click_before_the_microphone_is_open_asks_nothing(
     page.wait_for("document.querySelector('.turn[data-outcome=answered]')")
 
 
+def test_hands_free_needs_no_button_for_a_question(page: Page, served: Served) -> None:
+    open_ready(page, served)
+    page.evaluate("document.getElementById('hands-free').click()")
+    page.wait_for("document.querySelector('.turn .times')", timeout_s=20)
+    assert page.evaluate("document.querySelector('.turn .question').textContent") == HEARD
+    assert page.evaluate("document.querySelector('.turn .committed').textContent") == "".join(
+        ANSWER
+    )
+    page.wait_for("document.body.dataset.state === 'waiting'", timeout_s=10)
+    states = page.evaluate("states")
+    for before, after in (("opening", "listening"), ("listening", "speaking")):
+        assert states.index(before) < states.index(after), states
+    assert page.evaluate("peak") > 0.1
+    assert len(served.pipeline.asked) == 1
+    page.evaluate("document.getElementById('hands-free').click()")
+    page.wait_for("document.body.dataset.state === 'idle'")
+    assert page.problems == []
+
+
 def test_without_a_microphone_it_says_so(page: Page, served: Served) -> None:
     open_ready(page, served)
     page.evaluate(
