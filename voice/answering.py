@@ -132,11 +132,15 @@ class Answers:
         answer, self._answer = self._current(turn), None
         return () if answer.is_made else self._cancelled(answer, now)
 
-    def stop(self, turn: int, now: int) -> Sequence[Send]:
-        """The answer is interrupted; the history keeps what was heard of it."""
+    def question(self) -> str:
+        """What the answer under way answers."""
+        return "" if self._answer is None else self._answer.question
+
+    def stop(self, turn: int, now: int, *, counts: bool) -> Sequence[Send]:
+        """The answer is interrupted; the history keeps what was heard of it, if it counts."""
         answer, self._answer = self._current(turn), None
         heard = heard_text(answer.spoken, self._playout.stop(now))
-        if heard.text:
+        if heard.text and counts:
             self._history.add(answer.question, heard.for_history)
         stopped = Send(wire.AudioStop(turn, FADE_MS, heard.text))
         if answer.is_made:

@@ -21,6 +21,7 @@ from voice.events import LISTEN_RATE_HZ, Samples, Speech, TurnEvent
 from voice.hearing import Hearing
 from voice.overlap import Overlap
 from voice.streaming_asr import FinalText, Job, PartialText, StreamingAsr
+from voice.transcript import starts_with_words, words_of
 from voice.turn import TurnMachine, TurnState
 from voice.vad import SpeechStarted, SpeechStopped
 
@@ -211,7 +212,9 @@ class Conversation:
         actions = [*self._tell(speaking=True, text=partial.newest)]
         actions += self._turn(turns.PartlyUnderstood(partial.agreed), now)
         if self.state is TurnState.OVERLAPPING:
-            actions += self._weigh(self._overlap.understood(partial.agreed, now), now)
+            actions += self._weigh(
+                self._overlap.understood(self._new_words(partial.agreed), now), now
+            )
         return actions
 
     def _understood(self, final: FinalText, now: int) -> Sequence[Action]:
@@ -219,9 +222,17 @@ class Conversation:
         actions = [*self._tell(speaking=False, text=final.text)]
         actions += self._turn(turns.Understood(final.end, final.text), now)
         if self.state is TurnState.WEIGHING:
-            verdict = self._overlap.understood(final.text, now, final=True)
+            words = self._new_words(final.text)
+            verdict = self._overlap.understood(words, now, final=True)
             actions += self._weigh(verdict, now)
         return actions
+
+    def _new_words(self, text: str) -> str:
+        """What was said over the answer: all, or what follows the question that it goes on from."""
+        question = self._answers.question()
+        if self._machine.goes_on and starts_with_words(text, question):
+            return " ".join(words_of(text)[len(words_of(question)) :])
+        return text
 
     def _weigh(self, verdict: BargeInAction | None, now: int) -> Sequence[Action]:
         """Do what the judge of interruptions says, and tell the turn machine if it is settled."""
@@ -261,9 +272,10 @@ class Conversation:
                 return answers.pass_on(event, now)
             case turns.Abort(turn):
                 return (AbortAnswer(turn), *answers.abort(turn, now))
-            case turns.Stop(turn):
+            case turns.Stop(turn, counts):
                 self._overlap.answer_ended()
-                return (FlushAudio(turn), AbortAnswer(turn), *answers.stop(turn, now))
+                stopped = answers.stop(turn, now, counts=counts)
+                return (FlushAudio(turn), AbortAnswer(turn), *stopped)
             case turns.Complete(turn):
                 self._overlap.answer_ended()
                 return answers.complete(turn)
@@ -287,6 +299,6 @@ class Conversation:
         return () if told == self._told else (Send(self._told),)
 
     def _forget(self) -> None:
-        is_needed = self.state not in {TurnState.IDLE, TurnState.SPEAKING}
+        is_needed = self._machine.may_go_on(self._hearing.now)
         first = self._utterance_start if is_needed else self._hearing.now
         self._hearing.forget(min(first, self._hearing.now) - _KEPT_SAMPLES)

@@ -49,6 +49,10 @@ from voice.turn_events import (
 MAX_UTTERANCE_S = 60
 """Whoever speaks for longer is taken to have said what matters."""
 
+GRACE_MS = 1_000
+"""Whoever speaks so soon after an answer began to sound had not finished: the turn was taken too
+soon, and what is said continues the utterance."""
+
 
 class TurnState(Enum):
     """Who has the turn."""
@@ -74,7 +78,7 @@ class IllegalMoveError(RuntimeError):
 class _Utterance:
     """What the user says. end, probability and text: of the newest pause.
 
-    is_closed: the client said that this is all.
+    is_closed: the client said that this is all. goes_on: it began before the answer that sounds.
     """
 
     start: int
@@ -82,6 +86,7 @@ class _Utterance:
     probability: float | None = None
     text: str | None = None
     is_closed: bool = False
+    goes_on: bool = False
 
 
 @dataclass(slots=True)
@@ -108,11 +113,27 @@ class TurnMachine:
         self._endpointer = endpointer
         self._utterance = _Utterance(0)
         self._reply: _Reply | None = None
+        self._sounds_since = 0
 
     @property
     def utterance_start(self) -> int:
         """Where what the user says, or said last, began."""
         return self._utterance.start
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether what the user says began before the answer that sounds."""
+        return self._utterance.goes_on
+
+    def may_go_on(self, now: int) -> bool:
+        """Whether speech that begins now, or goes on, may belong to the utterance before."""
+        match self.state:
+            case TurnState.IDLE:
+                return False
+            case TurnState.SPEAKING:
+                return now - self._sounds_since < GRACE_MS * LISTEN_RATE_HZ // 1_000
+            case _:
+                return True
 
     def handle(self, event: TurnInput, now: int) -> Actions:  # noqa: PLR0912 - one for each input
         """The next input; now: samples received so far.
@@ -137,7 +158,7 @@ class TurnMachine:
             case Cancelled():
                 actions = self._cancelled()
             case Replied(made):
-                actions = self._replied(made)
+                actions = self._replied(made, now)
             case Interrupted():
                 actions = self._interrupted(now)
             case FalseAlarm():
@@ -161,10 +182,12 @@ class TurnMachine:
                 self._endpointer.was_too_soon()
                 self._go_on()
             case TurnState.SPEAKING:
-                self._utterance = _Utterance(start)
+                goes_on = self.may_go_on(start)
+                self._utterance = _Utterance(self._utterance.start if goes_on else start)
+                self._utterance.goes_on = goes_on
                 self.state = TurnState.OVERLAPPING
             case TurnState.WEIGHING:
-                self._utterance = _Utterance(self._utterance.start)
+                self._new_pause(0)
                 self.state = TurnState.OVERLAPPING
             case TurnState.USER_SPEAKING | TurnState.OVERLAPPING:
                 raise self._illegal("speech began")
@@ -183,8 +206,12 @@ class TurnMachine:
                 self.state = TurnState.WEIGHING
             case _:
                 return ()  # the rest of what was cancelled, closed or a false alarm
-        self._utterance = _Utterance(self._utterance.start, end)
+        self._new_pause(end)
         return (Judge(self._utterance.start, end), *self._release_if_due(now))
+
+    def _new_pause(self, end: int) -> None:
+        utterance = self._utterance
+        self._utterance = _Utterance(utterance.start, end, goes_on=utterance.goes_on)
 
     def _judged(self, end: int, probability: float, now: int) -> Actions:
         if self.state not in {TurnState.PAUSED, TurnState.WEIGHING} or end != self._utterance.end:
@@ -259,9 +286,9 @@ class TurnMachine:
         reply.held = []
         released = () if reply.is_known else (Release(reply.turn, utterance.text, utterance.end),)
         reply.is_known = True
-        return (*released, *(action for event in held for action in self._passed(event)))
+        return (*released, *(action for event in held for action in self._passed(event, now)))
 
-    def _replied(self, event: TurnEvent) -> Actions:
+    def _replied(self, event: TurnEvent, now: int) -> Actions:
         reply = self._reply
         if reply is None or event.turn != reply.turn or reply.is_made:
             return ()  # the one place where what is late is dropped
@@ -269,11 +296,12 @@ class TurnMachine:
         if self.state in {TurnState.USER_SPEAKING, TurnState.PAUSED}:
             reply.held.append(event)
             return ()
-        return self._passed(event)
+        return self._passed(event, now)
 
-    def _passed(self, event: TurnEvent) -> Actions:
+    def _passed(self, event: TurnEvent, now: int) -> Actions:
         if isinstance(event, Speech) and self.state is TurnState.THINKING:
             self.state = TurnState.SPEAKING
+            self._sounds_since = now
         if isinstance(event, TurnEnded) and self.state is TurnState.THINKING:
             self.state = TurnState.IDLE
             return (Pass(event), *self._completed())
@@ -304,7 +332,10 @@ class TurnMachine:
                 self.state = TurnState.PAUSED
             case _:
                 raise self._illegal("an interruption of nothing")
-        return (*self._stop(), *self._take_up(now))
+        if self._utterance.goes_on:
+            self._endpointer.was_too_soon()
+        stopped = self._stop(counts=not self._utterance.goes_on)
+        return (*stopped, *self._take_up(now))
 
     def _take_up(self, now: int) -> Actions:
         """Go on with a pause whose words were understood while the answer still sounded."""
@@ -332,9 +363,9 @@ class TurnMachine:
             return ()
         return (Abort(reply.turn) if reply.is_known else Drop(reply.turn),)
 
-    def _stop(self) -> Actions:
+    def _stop(self, *, counts: bool = True) -> Actions:
         reply, self._reply = self._current, None
-        return (Stop(reply.turn),)
+        return (Stop(reply.turn, counts),)
 
     def _completed(self) -> Actions:
         reply, self._reply = self._current, None

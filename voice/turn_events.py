@@ -155,9 +155,13 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Fade the sound out, forget what waits of it, and abort the answer."""
+    """Fade the sound out, forget what waits of it, and abort the answer.
+
+    counts: whether question and answer happened; else the question goes on and is asked again.
+    """
 
     turn: int
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from llm.bench.engine_speed import Answer, EnginePlan, Subject
 from llm.bench.forward_speed import BLOCK_ROWS, ForwardPlan
 from llm.bench.machine_limits import Work
 from llm.bench.products import Products
-from llm.bench.report import Report, Row, Table
+from llm.bench.report import Report, Row, Table, Target
 from llm.chat_template import ChatTemplate
 from llm.config import EngineConfig, ember_home
 from llm.engine.engine import Engine, masks_behind
@@ -50,7 +50,7 @@ class Plan:
 
     forward: ForwardPlan
     engine: EnginePlan
-    num_dialogues: int = 48
+    num_dialogues: int = 24
 
 
 FULL = Plan(
@@ -94,9 +94,7 @@ def run(
     Raises CheckpointError where the model cannot be used.
     """
     threads, model, subject, runner = _load(folder, config, plan.engine.drafts, tell)
-    report = Report(_header(folder, threads))
-    client = EngineClient()
-
+    report, client = Report(_header(folder, threads)), EngineClient()
     tell("memory")
     report.tables.append(machine_limits.memory_bandwidth(stopwatch, in_parallel, threads))
     tell("forwards")
@@ -110,11 +108,7 @@ def run(
     report.tables.append(table)
     report.tables += forward_speed.measure_forwards(runner, stopwatch, plan.forward)
     tell("beside float32")
-    checkpoint = open_checkpoint(folder)
-    held_out = split(read_dialogues())[1][: plan.num_dialogues]
-    encoded = [encode(d, subject.tokenizer, subject.template) for d in held_out]
-    examples = [example for example in encoded if len(example.ids) <= runner.context_length]
-    table, accurate = measure_agreement(runner, checkpoint, examples)
+    table, accurate = _measure_agreement(folder, subject, plan)
     report.tables.append(table)
     tell("first text")
     report.tables.append(engine_speed.measure_first_text(subject, client, plan.engine))
@@ -133,6 +127,14 @@ def run(
         table, report.notes = _measure_peers(subject, plan, job, llama_cpp)
         report.tables.append(table)
     return report
+
+
+def _measure_agreement(folder: Path, subject: Subject, plan: Plan) -> tuple[Table, list[Target]]:
+    """On as many held-out dialogues as the plan says, those too long for the model left out."""
+    held_out = split(read_dialogues())[1][: plan.num_dialogues]
+    encoded = [encode(d, subject.tokenizer, subject.template) for d in held_out]
+    examples = [e for e in encoded if len(e.ids) <= subject.runner.context_length]
+    return measure_agreement(subject.runner, open_checkpoint(folder), examples)
 
 
 def soak(

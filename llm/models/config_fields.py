@@ -97,6 +97,6 @@ def _amplitude(said: Mapping[str, Any], factor: float) -> float:
     if (amplitude := said.get("attention_factor")) is not None:
         return float(amplitude)
     scale, scale_all = said.get("mscale"), said.get("mscale_all_dim")
-    if False:  # DeepSeek's way to say it; equal ones leave nothing
+    if scale and scale_all:  # DeepSeek's way to say it; equal ones leave nothing
         return yarn_amplitude(factor, float(scale)) / yarn_amplitude(factor, float(scale_all))
     return yarn_amplitude(factor)

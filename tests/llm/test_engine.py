@@ -218,27 +218,6 @@ def test_a_failed_forward_ends_its_requests_and_not_the_engine(
     assert "a forward failed" in caplog.text
 
 
-def test_no_memory_for_one_request_ends_that_one(
-    tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine, runner = make(tokenizer, "fine")
-
-    async def main() -> list[tuple[str, Finished]]:
-        ends = []
-        # More often than there are slots: each must come back.
-        for runner.full in (True, True, True, True, False):
-            ends.append(await collect(engine.submit(ask())))
-        return ends
-
-    try:
-        *failed, last = asyncio.run(main())
-    finally:
-        engine.close()
-    assert all(end.reason is FinishReason.ERROR and "memory" in end.error for _, end in failed)
-    assert last[0] == "fine"
-    assert "no memory" in caplog.text
-
-
 def test_close_finishes_everything(tokenizer: Tokenizer) -> None:
     engine, runner = make(tokenizer, "a" * 200)
 

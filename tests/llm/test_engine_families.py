@@ -180,3 +180,11 @@ def test_whole_canvases_share_a_step_only_while_they_fit(tmp_path: Path) -> None
     several = [rows for rows in runner.rows if len(rows) > 1]
     assert several and max(map(sum, several)) <= PREFILL_ROWS
     assert max(map(sum, runner.rows)) > PREFILL_ROWS, "one that never fits runs alone"
+
+
+@pytest.mark.parametrize(("reuse", "together"), [("", 1), ("reuse=dual", 2)])
+def test_who_reuses_decodes_beside_others(reuse: str, together: int, tmp_path: Path) -> None:
+    write_family(tmp_path, TINY_FAMILIES["llada"])
+    written, runner, alone = serve(tmp_path, (60, 70), reuse)
+    assert written == alone
+    assert max(map(len, runner.rows)) == together
