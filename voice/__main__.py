@@ -206,6 +206,21 @@ def bench_model(
     bench.print_report(report, as_json=as_json)
 
 
+@bench_app.command("voice")
+def bench_voice(
+    ctx: typer.Context,
+    quick: Annotated[bool, typer.Option("--quick", help="A minute instead of twenty.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the JSON line.")] = False,
+) -> None:
+    """Measure spoken conversations in real time: tables, then one JSON line."""
+    config = _config(ctx)
+    from llm.bench.run import print_report, tell  # noqa: PLC0415 - imports ONNX, 1 s
+    from voice.bench import run as bench  # noqa: PLC0415 - imports torch, 2 s
+
+    report = bench.run(config, bench.QUICK if quick else bench.FULL, tell)
+    print_report(report, as_json=as_json)
+
+
 def _config(ctx: typer.Context, **flags: Any) -> Config:
     return build(Config, file=ctx.obj, environment=os.environ, flags=flags)
 

@@ -62,6 +62,8 @@ class Answers:
         self._playout = Playout(rate_hz, keeps_time=keeps_time)
         self._paused_at = 0
         self._answer: _Answer | None = None
+        self.num_words_heard = 0
+        """Of the answer that ended last."""
 
     def release(
         self, turn: int, question: str, *, spoke_until: int, understood_at: int
@@ -129,9 +131,11 @@ class Answers:
 
     def abort(self, turn: int, now: int) -> Sequence[Send]:
         """The answer ends before anything of it sounded; it leaves no trace in the history."""
+        self.num_words_heard = 0
         answer, self._answer = self._current(turn), None
         return () if answer.is_made else self._cancelled(answer, now)
 
+    @property
     def question(self) -> str:
         """What the answer under way answers."""
         return "" if self._answer is None else self._answer.question
@@ -140,6 +144,7 @@ class Answers:
         """The answer is interrupted; the history keeps what was heard of it, if it counts."""
         answer, self._answer = self._current(turn), None
         heard = heard_text(answer.spoken, self._playout.stop(now))
+        self.num_words_heard = heard.num_words
         if heard.text and counts:
             self._history.add(answer.question, heard.for_history)
         stopped = Send(wire.AudioStop(turn, FADE_MS, heard.text))
@@ -151,6 +156,7 @@ class Answers:
         """All of the answer was heard."""
         answer, self._answer = self._current(turn), None
         words = [word for clause in answer.spoken for word in clause.text.split()]
+        self.num_words_heard = len(words)
         self._history.add(answer.question, " ".join(words))
         return ()
 

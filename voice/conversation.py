@@ -19,10 +19,12 @@ from voice.dialogue import History, Send, SendAudio
 from voice.endpoint import Endpointer, EndpointSettings, TurnTaking
 from voice.events import LISTEN_RATE_HZ, Samples, Speech, TurnEvent
 from voice.hearing import Hearing
+from voice.measures import TurnRecord
 from voice.overlap import Overlap
 from voice.streaming_asr import FinalText, Job, PartialText, StreamingAsr
 from voice.transcript import starts_with_words, words_of
 from voice.turn import TurnMachine, TurnState
+from voice.turn_log import TurnLog
 from voice.vad import SpeechStarted, SpeechStopped
 
 _KEPT_SAMPLES = LISTEN_RATE_HZ
@@ -69,8 +71,23 @@ class AbortAnswer:
     turn: int
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A turn is over."""
+
+    record: TurnRecord
+
+
 Action = (
-    Transcribe | JudgeEndpoint | Answer | Released | AbortAnswer | FlushAudio | Send | SendAudio
+    Measured
+    | Transcribe
+    | JudgeEndpoint
+    | Answer
+    | Released
+    | AbortAnswer
+    | FlushAudio
+    | Send
+    | SendAudio
 )
 
 
@@ -80,8 +97,8 @@ class Conversation:
     hearing: the ear. settings: when a turn is over. history: shared with whatever came before.
     rate_hz: the sample rate of the answers. turn: the highest turn number used so far. keeps_time:
     the transport takes each sample at its time (`take`) and none are sent, see `voice.playout`.
-    num_speculated, num_dropped: answers begun before their turn was released, and those of them
-    that were thrown away.
+    session: its name in the records of its turns. num_speculated, num_dropped: answers begun before
+    their turn was released, and those of them that were thrown away.
     """
 
     def __init__(
@@ -93,6 +110,7 @@ class Conversation:
         rate_hz: int,
         turn: int = 0,
         keeps_time: bool = False,
+        session: str = "",
     ) -> None:
         self._hearing = hearing
         self._settings = settings
@@ -101,8 +119,10 @@ class Conversation:
         self._asr = StreamingAsr()
         self._answers = Answers(rate_hz, history, keeps_time=keeps_time)
         self._overlap = Overlap(rate_hz, keeps_time=keeps_time)
+        self._log = TurnLog(session)
         self._known_turn = turn
         self._utterance_start = -1
+        self._speech_start = 0
         self._understood_at = 0
         self._told = wire.Hearing(speaking=False, text="")
         self.num_speculated = 0
@@ -174,6 +194,8 @@ class Conversation:
 
     def replied(self, event: TurnEvent, now: int) -> Sequence[Action]:
         """The next event of an answer."""
+        if event.turn == self._machine.turn:
+            self._log.made(event, now)
         return self._turn(turns.Replied(event), now)
 
     def receive(self, message: wire.ClientMessage, now: int) -> Sequence[Action]:
@@ -199,6 +221,7 @@ class Conversation:
     # ---- what comes of it
 
     def _began(self, start: int, now: int) -> Sequence[Action]:
+        self._speech_start = start
         actions = self._turn(turns.SpeechBegan(start), now)
         if self._machine.utterance_start == self._utterance_start:
             self._asr.resumed()
@@ -219,6 +242,7 @@ class Conversation:
 
     def _understood(self, final: FinalText, now: int) -> Sequence[Action]:
         self._understood_at = now
+        self._log.understood(now)
         actions = [*self._tell(speaking=False, text=final.text)]
         actions += self._turn(turns.Understood(final.end, final.text), now)
         if self.state is TurnState.WEIGHING:
@@ -229,13 +253,17 @@ class Conversation:
 
     def _new_words(self, text: str) -> str:
         """What was said over the answer: all, or what follows the question that it goes on from."""
-        question = self._answers.question()
+        question = self._answers.question
+        if self._machine.goes_on and starts_with_words(question, text):
+            return ""
         if self._machine.goes_on and starts_with_words(text, question):
             return " ".join(words_of(text)[len(words_of(question)) :])
         return text
 
     def _weigh(self, verdict: BargeInAction | None, now: int) -> Sequence[Action]:
         """Do what the judge of interruptions says, and tell the turn machine if it is settled."""
+        if verdict is not None:
+            self._log.shaped(verdict, self._speech_start, now)
         if verdict is BargeInAction.INTERRUPT:
             return self._turn(turns.Interrupted(), now)
         shaped = () if verdict is None else self._answers.shape(verdict, now)
@@ -257,30 +285,40 @@ class Conversation:
                 return self._judge(start, end, now)
             case turns.Speculate(turn, text):
                 self.num_speculated += 1
+                self._log.admitted(now)
                 return (Answer(turn, text, self._history.messages()),)
             case turns.Drop(turn):
                 self.num_dropped += 1
+                self._log.dropped()
                 return (AbortAnswer(turn),)
             case turns.Release(turn, text, end):
                 self._known_turn = turn
+                self._log.released(turn, end, now)
                 understood_at = max(end, self._understood_at)
                 told = answers.release(turn, text, spoke_until=end, understood_at=understood_at)
                 return (Released(turn), *told)
             case turns.Pass(event):
                 if isinstance(event, Speech):
                     self._overlap.answer_sounds()
+                self._log.left(event, now)
                 return answers.pass_on(event, now)
             case turns.Abort(turn):
-                return (AbortAnswer(turn), *answers.abort(turn, now))
+                aborted = answers.abort(turn, now)
+                return (AbortAnswer(turn), *aborted, *self._measured(now))
             case turns.Stop(turn, counts):
                 self._overlap.answer_ended()
                 stopped = answers.stop(turn, now, counts=counts)
-                return (FlushAudio(turn), AbortAnswer(turn), *stopped)
+                return (FlushAudio(turn), AbortAnswer(turn), *stopped, *self._measured(now))
             case turns.Complete(turn):
                 self._overlap.answer_ended()
-                return answers.complete(turn)
+                return (*answers.complete(turn), *self._measured(now))
+
+    def _measured(self, now: int) -> Sequence[Action]:
+        record = self._log.ended(now, num_words_heard=self._answers.num_words_heard)
+        return () if record is None else (Measured(record),)
 
     def _judge(self, start: int, end: int, now: int) -> Sequence[Action]:
+        self._log.paused(now)
         actions: list[Action] = []
         if self._settings.turn_taking is TurnTaking.SMART:
             first = max(start - _KEPT_SAMPLES // 4, self._hearing.now - _JUDGED_SAMPLES)

@@ -24,7 +24,8 @@ from voice.conversation import Conversation
 from voice.dialogue import History
 from voice.endpoint import ENDPOINTING, EndpointSettings
 from voice.events import LISTEN_RATE_HZ, Samples
-from voice.live import Live, Output, Parts
+from voice.live import Live, Output, Parts, log_turn
+from voice.measures import TurnRecord
 
 FRAME_SAMPLES = LISTEN_RATE_HZ // 50
 MAX_HISTORY_CHARACTERS = 8000
@@ -37,14 +38,15 @@ async def converse(
     *,
     settings: EndpointSettings = ENDPOINTING,
     history: History | None = None,
+    measured: Callable[[TurnRecord], None] = log_turn,
     clock: Callable[[], float] = time.monotonic,
 ) -> Conversation:
     """Hold a conversation until `frames` end.
 
     parts: the models. frames: float32 [n] at 16 kHz, paced by whoever gives them. output: gets the
     time in samples and what leaves. settings: when a turn is over. history: the conversation
-    before, which grows by this one. clock: seconds; one that stands still makes the frames the
-    only time.
+    before, which grows by this one. measured: gets the record of each turn. clock:
+    seconds; one that stands still makes the frames the only time.
     """
     async with asyncio.TaskGroup() as tasks:
         live = Live(
@@ -55,6 +57,7 @@ async def converse(
             out=lambda what: output(live.now, what),
             start=tasks.create_task,
             has_room=_always,
+            measured=measured,
             clock=clock,
         )
         async for frame in frames:

@@ -25,6 +25,7 @@ from voice.conversation import (
     Answer,
     Conversation,
     JudgeEndpoint,
+    Measured,
     Released,
     Transcribe,
 )
@@ -32,6 +33,7 @@ from voice.dialogue import History, Send, SendAudio
 from voice.endpoint import EndpointSettings, TurnTaking
 from voice.events import LISTEN_RATE_HZ, Samples, StageTimes, TurnEnded, TurnEvent, TurnOutcome
 from voice.hearing import Hearing
+from voice.measures import TurnRecord
 from voice.smart_turn import EndpointModel
 from voice.vad import GatedVad, Vad
 
@@ -82,12 +84,18 @@ class Parts(Protocol):
         ...
 
 
+def log_turn(record: TurnRecord) -> None:
+    """Write the record of a turn to the log, as one line."""
+    _log.info("%s", record.log_line())
+
+
 class Live:
     """One hands-free conversation.
 
     parts: the models. settings: when a turn is over. history: shared with what came before. turn:
     the highest turn number used so far. keeps_time: the transport takes samples with `take`, at
     their time, and gets none from out. out: takes what leaves, in order, without waiting.
+    measured: takes the record of each turn that is over. session: the conversation's name in them.
     start: makes a task of a coroutine and keeps it. has_room: waits until more may leave.
     clock: seconds that never go back.
     """
@@ -103,6 +111,8 @@ class Live:
         out: Callable[[Output], None],
         start: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         has_room: Callable[[], Awaitable[None]],
+        measured: Callable[[TurnRecord], None] = log_turn,
+        session: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if parts.endpoint is None and settings.turn_taking is TurnTaking.SMART:
@@ -116,10 +126,12 @@ class Live:
             rate_hz=parts.output_rate_hz,
             turn=turn,
             keeps_time=keeps_time,
+            session=session,
         )
         self._out = out
         self._start = start
         self._has_room = has_room
+        self._measured = measured
         self._clock = clock
         self._last_frame_s = clock()
         self._now = 0
@@ -166,6 +178,8 @@ class Live:
             match action:
                 case Send() | SendAudio() | FlushAudio():
                     self._out(action)
+                case Measured(record):
+                    self._measured(record)
                 case Transcribe():
                     self._keep(self._transcribe(action))
                 case JudgeEndpoint():

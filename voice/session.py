@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -20,7 +21,8 @@ from voice.audio import AudioError, float_from_pcm16, pcm16_from_float
 from voice.dialogue import Abort, Action, Dialogue, History, Run, Send, SendAudio
 from voice.endpoint import ENDPOINTING, Eagerness, EndpointSettings, TurnTaking
 from voice.events import LISTEN_RATE_HZ, Samples
-from voice.live import Live, Output, Parts
+from voice.live import Live, Output, Parts, log_turn
+from voice.measures import TurnRecord
 from voice.wire import ErrorCode, ErrorMessage, SessionReady, WireError, parse_client, serialise
 
 MAX_MISTAKES = 10
@@ -118,7 +120,7 @@ class Session:
     """One client and its conversation.
 
     max_history_characters: how much of the conversation the model is shown again. endpointing:
-    when a turn of a hands-free conversation is over.
+    when a turn of a hands-free conversation is over. measured: takes the record of each such turn.
     """
 
     def __init__(
@@ -128,10 +130,13 @@ class Session:
         *,
         max_history_characters: int,
         endpointing: EndpointSettings = ENDPOINTING,
+        measured: Callable[[TurnRecord], None] = log_turn,
     ) -> None:
         self._connection = connection
         self._pipeline = pipeline
         self._endpointing = endpointing
+        self._measured = measured
+        self._name = secrets.token_hex(4)
         self._history = History(max_history_characters)
         self._dialogue = Dialogue(self._history)
         self._live: Live | None = None
@@ -212,6 +217,8 @@ class Session:
             out=self._put,
             start=self._start,
             has_room=self._outbox.has_room,
+            measured=self._measured,
+            session=self._name,
         )
         self._filling = self._start(self._live.fill_gaps())
 

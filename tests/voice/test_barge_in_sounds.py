@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from piper.config import SynthesisConfig
 
-from tests.voice.noises import cough, crowd, echo_of, quiet_room, typing
 from voice import vad as voice_activity
 from voice.audio import resample
 from voice.barge_in import BargeIn, BargeInAction, Listened, SpeechEnded, SpeechStarted, Words
+from voice.bench.noises import cough, crowd, echo_of, quiet_room, typing
 from voice.echo import EchoDetector
 from voice.events import LISTEN_RATE_HZ, Samples
 from voice.hearing import Hearing

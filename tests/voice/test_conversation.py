@@ -21,6 +21,7 @@ from voice.events import LISTEN_RATE_HZ, Samples, TurnOutcome
 from voice.harness import converse, frames_of, silence
 from voice.heard import INTERRUPTED
 from voice.live import Live, Output
+from voice.measures import Mark, TurnRecord
 
 MS = LISTEN_RATE_HZ // 1_000
 WHOLE = "".join(ANSWER)
@@ -33,6 +34,7 @@ class Call:
     history: History = field(default_factory=lambda: History(1_000))
     left: list[tuple[int, Output]] = field(default_factory=list)
     counters: Conversation | None = None
+    records: list[TurnRecord] = field(default_factory=list)
 
     def of(self, kind: type) -> list[tuple[int, Any]]:
         """Messages or outputs of one kind, with their times."""
@@ -72,6 +74,7 @@ def hold(pipeline: FakePipeline, *parts: Samples, settings: EndpointSettings | N
             lambda at, what: call.left.append((at, what)),
             settings=settings or EndpointSettings(),
             history=call.history,
+            measured=call.records.append,
             clock=lambda: 0.0,
         )
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -106,6 +109,17 @@ def test_the_turn_is_taken_200_ms_after_the_soft_end() -> None:
     times = call.one(wire.TurnDone)[1].times
     assert times.first_audio_ms == times.first_commit_ms == pytest.approx((at - END) / MS, abs=33)
     assert times.asr_ms < times.first_audio_ms
+
+
+def test_every_turn_leaves_a_record() -> None:
+    call = hold(FakePipeline(spoken_s=8.0), *QUESTION, silence(2.4), voice(1.5), silence(10))
+    interrupted, whole = call.records
+    assert interrupted.ttfa_ms == interrupted.endpoint_delay_ms == pytest.approx(320, abs=25)
+    assert interrupted.barge_in_stop_ms == pytest.approx(340, abs=25)
+    assert interrupted.num_words_unheard > 0
+    assert whole.num_words_unheard == 0
+    assert whole.barge_in_stop_ms is None
+    assert whole.marks[Mark.ENDED] == pytest.approx(8_400, abs=100)
 
 
 def test_nothing_of_a_speculation_leaves_before_its_turn() -> None:
@@ -221,6 +235,26 @@ def test_a_backchannel_does_not_interrupt() -> None:
     assert audio[-1] == pytest.approx((8.0 - resumed.at_ms / 1_000) * RATE_HZ, abs=RATE_HZ / 500)
     assert call.history.messages()[1] == Message("assistant", WHOLE)
     assert len(pipeline.asked) == 1
+
+
+def test_a_turn_that_was_taken_too_soon_is_given_back() -> None:
+    pipeline = FakePipeline(spoken_s=8.0)
+    pipeline.recogniser.texts = ["Tell me"] * 4 + ["Tell me about embers."] * 99
+    call = hold(pipeline, *QUESTION, silence(0.8), voice(1), silence(10))
+    assert [message.text for _, message in call.of(wire.Transcript)] == [
+        "Tell me",
+        "Tell me about embers.",
+    ]
+    assert pipeline.asked[1][2] == (), "the first answer did not count"
+    assert call.history.messages()[0] == Message("user", "Tell me about embers.")
+
+
+def test_a_cough_just_after_the_answer_began_does_not_stop_it() -> None:
+    pipeline = FakePipeline(spoken_s=8.0)
+    call = hold(pipeline, *QUESTION, silence(0.8), voice(0.4), silence(10))
+    assert len(call.of(wire.AudioPause)) == len(call.of(wire.AudioResume)) == 1
+    assert len(pipeline.asked) == 1
+    assert call.history.messages()[1] == Message("assistant", WHOLE)
 
 
 def test_a_cough_makes_the_answer_softer_for_a_moment() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.voice.noises import babbling, echo_of, quiet_room
+from voice.bench.noises import babbling, echo_of, quiet_room
 from voice.echo import ECHO_CORRELATION, MAX_DELAY_MS, EchoDetector
 from voice.events import LISTEN_RATE_HZ, Samples
 from voice.noise_floor import NoiseFloor

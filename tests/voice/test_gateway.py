@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.llm.fakes import live
-from tests.voice.session_fakes import ANSWER, HEARD, RATE_HZ, FakeAssistant
+from tests.voice.session_fakes import ANSWER, HEARD, RATE_HZ, FakeAssistant, voice
 from voice import wire
 from voice.gateway.app import create_app
 from voice.gateway.server import MAX_MESSAGE_BYTES
@@ -67,6 +67,22 @@ def hear_until_end(socket: ClientConnection) -> tuple[list[wire.ServerMessage], 
         else:
             messages.append(parse_server(data))
     return messages, audio
+
+
+def test_a_hands_free_turn_is_counted(served: Served) -> None:
+    frame = (voice(0.02) * 32_767).astype("<i2").tobytes()
+    with served.connect() as socket:
+        socket.send(serialise(wire.ListenStart("")))
+        for piece in (*[frame] * 50, *[bytes(640)] * 60):
+            socket.send(piece)
+        hear_until_end(socket)
+        assert "ember_sessions 1.0" in httpx.get(f"{served.url}/metrics").text
+        socket.send(serialise(wire.ListenStop()))
+        socket.send(serialise(wire.Question("Hi?")))
+        hear_until_end(socket)
+    text = httpx.get(f"{served.url}/metrics").text
+    assert 'ember_turns_total{outcome="answered"} 1.0' in text
+    assert "ember_time_to_first_audio_seconds_count 1.0" in text
 
 
 def test_health_and_readiness(loading: Served) -> None:

@@ -93,11 +93,11 @@ TO: dict[State, list[Step]] = {
     State.SPEAKING: [BEGIN, PAUSE, WORDS, DUE, (speech(1), 30_000)],
     State.OVERLAPPING: [
         *[BEGIN, PAUSE, WORDS, DUE, (speech(1), 30_000)],
-        (SpeechBegan(31_000), 32_500),
+        (SpeechBegan(50_000), 51_500),
     ],
     State.WEIGHING: [
         *[BEGIN, PAUSE, WORDS, DUE, (speech(1), 30_000)],
-        *[(SpeechBegan(31_000), 32_500), (SpeechPaused(39_000), 40_500)],
+        *[(SpeechBegan(50_000), 51_500), (SpeechPaused(59_000), 60_500)],
     ],
 }
 
@@ -134,7 +134,7 @@ def test_a_whole_turn() -> None:
     ]
 
 
-LATER = 41_000
+LATER = 61_000
 ANY: list[tuple[State, TurnInput, State | None, list[str]]] = [
     (State.IDLE, SpeechBegan(40_000), State.USER_SPEAKING, []),
     (State.IDLE, SpeechPaused(40_000), State.IDLE, []),
@@ -204,7 +204,7 @@ ANY: list[tuple[State, TurnInput, State | None, list[str]]] = [
     (State.SPEAKING, PlayedOut(0), State.SPEAKING, []),
     (State.SPEAKING, Ticked(), State.SPEAKING, []),
     (State.OVERLAPPING, SpeechBegan(40_000), None, []),
-    (State.OVERLAPPING, SpeechPaused(40_000), State.WEIGHING, ["judge 31000 40000"]),
+    (State.OVERLAPPING, SpeechPaused(60_500), State.WEIGHING, ["judge 50000 60500"]),
     (State.OVERLAPPING, Asked("Hi?"), State.THINKING, ["stop 1", "speculate 2 Hi?", "release 2"]),
     (State.OVERLAPPING, Cancelled(), State.IDLE, ["stop 1"]),
     (State.OVERLAPPING, speech(1), State.OVERLAPPING, ["pass 1 Speech"]),
@@ -214,8 +214,8 @@ ANY: list[tuple[State, TurnInput, State | None, list[str]]] = [
     (State.OVERLAPPING, Closed(), State.OVERLAPPING, []),
     (State.WEIGHING, SpeechBegan(40_000), State.OVERLAPPING, []),
     (State.WEIGHING, SpeechPaused(40_000), State.WEIGHING, []),
-    (State.WEIGHING, Judged(39_000, 0.5), State.WEIGHING, []),
-    (State.WEIGHING, Understood(39_000, "Stop."), State.WEIGHING, []),
+    (State.WEIGHING, Judged(59_000, 0.5), State.WEIGHING, []),
+    (State.WEIGHING, Understood(59_000, "Stop."), State.WEIGHING, []),
     (State.WEIGHING, Asked("Hi?"), State.THINKING, ["stop 1", "speculate 2 Hi?", "release 2"]),
     (State.WEIGHING, Cancelled(), State.IDLE, ["stop 1"]),
     (State.WEIGHING, speech(1), State.WEIGHING, ["pass 1 Speech"]),
@@ -362,10 +362,10 @@ def test_who_speaks_for_ever_is_answered() -> None:
 def test_an_interruption_understood_late_becomes_the_next_turn() -> None:
     turn = machine_in(State.WEIGHING)
     steps: list[Step] = [
-        (Understood(39_000, "No, the other one."), 41_000),
-        (Interrupted(), 41_000),
-        (speech(1), 41_500),
-        (Ticked(), 39_000 + HOLD),
+        (Understood(59_000, "No, the other one."), 61_000),
+        (Interrupted(), 61_000),
+        (speech(1), 61_500),
+        (Ticked(), 59_000 + HOLD),
     ]
     assert play(steps, turn) == [
         [],
@@ -380,8 +380,8 @@ def test_an_answer_that_ends_while_the_user_speaks_leaves_the_turn_to_the_user(
     state: State,
 ) -> None:
     turn = machine_in(state)
-    play([(ended(1), 41_000)], turn)
-    assert play([(PlayedOut(1), 42_000)], turn) == [["complete 1"]]
+    play([(ended(1), 61_000)], turn)
+    assert play([(PlayedOut(1), 62_000)], turn) == [["complete 1"]]
     assert turn.state is (State.USER_SPEAKING if state is State.OVERLAPPING else State.PAUSED)
 
 

@@ -18,6 +18,7 @@ from llm.api.responses_store import ResponseStore
 from llm.api.route import create_fallback
 from llm.config import ConfigError, data_home, keys_path
 from voice.config import Config
+from voice.gateway import metrics
 from voice.gateway.security import SecurityMiddleware, is_loopback
 from voice.gateway.server import run
 from voice.gateway.state import Assistant, Gateway, Stage
@@ -68,6 +69,7 @@ def create_app(gateway: Gateway, doors: Doors = ON_LOOPBACK) -> FastAPI:
         return JSONResponse(body, status_code=503)
 
     app.add_api_websocket_route("/v1/voice", gateway.converse)
+    app.include_router(metrics.create_router(gateway.metrics))
     routers = [
         create_router(gateway.chat),
         responses.create_router(gateway.responses),

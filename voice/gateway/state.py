@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 from typing import Protocol
 
@@ -13,8 +14,11 @@ from llm.api.responses import ResponsesService
 from llm.api.responses_store import ResponseStore
 from voice.endpoint import ENDPOINTING, EndpointSettings
 from voice.gateway.websocket import WebSocketConnection
-from voice.live import Parts
+from voice.live import Parts, log_turn
+from voice.measures import Mark, TurnRecord
+from voice.metrics import Metrics
 from voice.session import GOING_AWAY, Goodbye, Session
+from voice.tracing import trace_turn
 
 NOT_READY = Goodbye(1013, "the models are still loading; try again")
 TOO_MANY_SESSIONS = Goodbye(1013, "too many conversations at once; try again later")
@@ -67,6 +71,7 @@ class Gateway:
         self._metered: MeteredEngine | None = None
         self._max_history_characters = max_history_characters
         self._endpointing = endpointing
+        self.metrics = Metrics()
         self._sessions: set[Session] = set()
 
     def open(self, assistant: Assistant) -> None:
@@ -99,12 +104,21 @@ class Gateway:
             self._assistant.pipeline,
             max_history_characters=self._max_history_characters,
             endpointing=self._endpointing,
+            measured=self._measured,
         )
         self._sessions.add(session)
+        self.metrics.sessions.set(len(self._sessions))
         try:
             await session.run()
         finally:
             self._sessions.discard(session)
+            self.metrics.sessions.set(len(self._sessions))
+
+    def _measured(self, record: TurnRecord) -> None:
+        log_turn(record)
+        self.metrics.observe(record)
+        since_ms = record.marks[Mark.ENDED]
+        trace_turn(record, time.time_ns() - int(since_ms * 1_000_000))
 
     def language_model(self) -> MeteredEngine | None:
         """The language model, or None while it may not be used."""

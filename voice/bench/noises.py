@@ -1,4 +1,4 @@
-"""Sounds made for tests, float32 at 16 kHz: speech-like, echoes, coughs, typing, a crowd."""
+"""Sounds that are no speech to Ember, float32 at 16 kHz: echoes, coughs, typing, a crowd."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ Rng = np.random.Generator
 
 
 def quiet_room(rng: Rng, duration_s: float, level: float = 0.001) -> Samples:
+    """Steady noise of this root mean square."""
     return rng.normal(0, level, int(duration_s * LISTEN_RATE_HZ)).astype(np.float32)
 
 
@@ -22,11 +23,11 @@ def band_noise(rng: Rng, duration_s: float, low_hz: float, high_hz: float) -> Sa
     hz = np.fft.rfftfreq(num_samples, 1 / LISTEN_RATE_HZ)
     spectrum[(hz < low_hz) | (hz > high_hz)] = 0
     noise = np.fft.irfft(spectrum, num_samples)
-    return (noise / noise.std()).astype(np.float32)
+    return np.asarray(noise / noise.std(), np.float32)
 
 
 def babbling(rng: Rng, duration_s: float) -> Samples:
-    """Like speech to an ear for patterns: each band comes and goes on its own, six times a second."""
+    """Like speech to an ear for patterns: bands that come and go, each on its own."""
     bands = [(200, 500), (500, 950), (950, 1_600), (1_600, 2_600), (2_600, 3_400)]
     num_syllables = int(duration_s * 6) + 2
     times = np.arange(int(duration_s * LISTEN_RATE_HZ)) / LISTEN_RATE_HZ
@@ -80,7 +81,7 @@ def crowd(rng: Rng, voices: Sequence[Samples], duration_s: float, level: float) 
     num_samples = int(duration_s * LISTEN_RATE_HZ)
     total = np.zeros(num_samples, np.float32)
     for _ in range(12):
-        voice = voices[rng.integers(len(voices))]
+        voice = voices[int(rng.integers(len(voices)))]
         rolled = np.roll(np.resize(voice, num_samples), rng.integers(num_samples))
         total += rolled * rng.uniform(0.5, 1.0)
-    return (total / total.std() * level).astype(np.float32)
+    return np.asarray(total / total.std() * level, np.float32)

@@ -1,0 +1,1 @@
+"""Measures a conversation as the caller hears it: `ember bench voice`."""

@@ -1,0 +1,93 @@
+"""What the callers of the benchmark say."""
+
+from __future__ import annotations
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "How many days are there in a week?",
+    "What color is the sky?",
+    "Who wrote Romeo and Juliet?",
+    "How far away is the moon?",
+    "What do bees make?",
+    "Can you tell me a short joke?",
+    "What is the largest animal in the world?",
+    "How do I boil an egg?",
+    "What is seven plus five?",
+    "Why do leaves change color in autumn?",
+    "What is the opposite of hot?",
+    "How long does it take to bake bread?",
+    "What should I wear when it rains?",
+    "Which planet is closest to the sun?",
+    "How many legs does a spider have?",
+    "What is a good name for a small dog?",
+    "Can you explain what gravity is?",
+    "What do you call a baby cat?",
+    "How do plants make their food?",
+    "Tell me something interesting about whales.",
+    "What is the best way to learn a language?",
+    "Where does chocolate come from?",
+    "What time do people usually have lunch?",
+    "How can I sleep better at night?",
+    "What is the fastest animal on land?",
+    "Give me an idea for dinner tonight.",
+    "Who was the first person on the moon?",
+    "What is a volcano?",
+    "How do airplanes stay in the air?",
+    "What language do they speak in Brazil?",
+    "Is a tomato a fruit or a vegetable?",
+    "What is the tallest mountain in the world?",
+    "How many minutes are there in an hour?",
+    "What do I need to make pancakes?",
+    "Why is the ocean salty?",
+    "What is the currency of Japan?",
+    "Can you recommend a book for children?",
+    "How often should I water a cactus?",
+    "What happens when water freezes?",
+    "Tell me how rainbows are made.",
+    "What is ten times ten?",
+    "Which month comes after August?",
+    "What is a good way to save money?",
+    "How do I get a stain out of a shirt?",
+    "What do penguins eat?",
+    "Why do cats purr?",
+    "What is the first letter of the alphabet?",
+    "How does a refrigerator work?",
+    "What is the name of our galaxy?",
+    "Could you help me plan a birthday party?",
+    "What are the three primary colors?",
+    "How many strings does a guitar have?",
+    "What is the weather like in the desert?",
+)
+
+PAUSED = (
+    ("I would like to know,", "how long it takes to fly to London."),
+    ("Can you tell me,", "what I should cook tonight?"),
+    ("My question is,", "why the sky is blue."),
+    ("If I leave at nine,", "will I be there before noon?"),
+    ("Please explain to me, what a volcano,", "and what an earthquake is."),
+    ("I have apples, sugar,", "and flour, so what can I bake?"),
+    ("When the water is hot,", "how long do I leave the egg in?"),
+    ("Tell me about the moon,", "and how far away it is."),
+    ("What is the difference between,", "a frog and a toad?"),
+    ("I was wondering,", "whether you could tell me a joke."),
+    ("Let me think,", "what is the capital of Spain?"),
+    ("How many people live in,", "New York and Chicago?"),
+    ("The thing is, I cannot sleep,", "so what should I do?"),
+    ("Could you please,", "give me the name of a good book?"),
+)
+"""The speaker pauses, not having finished, between the two parts."""
+
+INTERRUPTIONS = (
+    "Wait, please stop, I have another question.",
+    "No, that is not what I asked you about.",
+    "Hold on, how long would that take me?",
+    "Stop, tell me about the weather instead.",
+)
+
+LONG_ANSWERS = (
+    "Can you tell me a long story about a fox?",
+    "Please explain to me in detail how a car works.",
+    "Tell me everything that you know about the ocean.",
+    "How is bread made, from the beginning to the end?",
+)
+"""Questions whose answers last long enough to be interrupted."""
