@@ -20,16 +20,12 @@ _SENTENCE_ENDS = ".!?\u2026"
 _CLOSERS = "\"'\u201d\u2019\u00bb)]}*_`"
 
 
-def trim_start(samples: Samples, rate_hz: int) -> Samples:
-    """Cut the silence before the first audible sample, but for the 10 ms in which sound rises.
+def lead_of(samples: Samples, rate_hz: int) -> int:
+    """How many samples of silence come first, but for the 10 ms in which sound rises.
 
     Piper begins each sentence with about 65 ms of silence, which the listener would wait for.
+    All of them where nothing is audible.
     """
-    return samples[lead_of(samples, rate_hz) :]
-
-
-def lead_of(samples: Samples, rate_hz: int) -> int:
-    """How many samples `trim_start` cuts; all where nothing is audible."""
     audible = np.flatnonzero(np.abs(samples) > _AUDIBLE)
     if audible.size == 0:
         return len(samples)

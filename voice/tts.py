@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from piper.voice import PhonemeAlignment
 from voice.events import Samples
 from voice.heard import SpokenClause, WordSound
 from voice.onnx_session import open_session
-from voice.seams import finish_clause, lead_of, trim_start
+from voice.seams import finish_clause, lead_of
 
 # The voice's own level differs little between clauses; scaling each to its peak would make "Yes."
 # as loud as the loudest word of a long sentence.
@@ -67,13 +67,6 @@ class PiperSynthesiser:
         session = open_session(_with_durations(voice), num_threads)
         self._voice = PiperVoice(session=session, config=config)
         self.rate_hz: int = config.sample_rate
-
-    def synthesise(self, text: str) -> Iterator[Samples]:
-        """Speak `text`, one piece for each sentence, from the first audible sample on."""
-        for chunk in self._chunks(text):
-            samples = trim_start(chunk.audio_float_array, self.rate_hz)
-            if samples.size:
-                yield samples
 
     def speak(self, text: str, synthesis: SynthesisConfig = _SYNTHESIS) -> Utterance:
         """Speak a clause whole: silence before it cut, the pause after it as its text asks.

@@ -116,7 +116,7 @@ def test_hot_words_are_spelt_as_they_were_given(synthesiser: PiperSynthesiser) -
     from llm.config import ember_home
     from llm.models.store import ModelStore
 
-    speech = np.concatenate(list(synthesiser.synthesise("Please call Kaiya Nguyen tomorrow.")))
+    speech = synthesiser.speak("Please call Kaiya Nguyen tomorrow.").samples
     samples = resample(speech, synthesiser.rate_hz, 16_000)
     folder = ModelStore(ember_home()).ensure("whisper-tiny.en")
     plain = WhisperRecogniser(folder, 1).transcribe(samples).text
@@ -130,7 +130,7 @@ def test_an_utterance_longer_than_the_window_is_heard_to_its_end(
     recogniser: WhisperRecogniser, synthesiser: PiperSynthesiser
 ) -> None:
     sentences = [f"This is sentence number {number} of a long story." for number in range(1, 15)]
-    speech = np.concatenate([s for text in sentences for s in synthesiser.synthesise(text)])
+    speech = np.concatenate([synthesiser.speak(text).samples for text in sentences])
     samples = resample(speech, synthesiser.rate_hz, 16_000)
     assert len(samples) > 30 * 16_000
     text = recogniser.transcribe(samples).text

@@ -28,7 +28,7 @@ def test_silence_is_no_division_by_zero() -> None:
 
 def said(synthesiser: PiperSynthesiser, text: str, share: float = 1.0) -> Samples:
     """The first `share` of a sentence and 100 ms of silence, at 16 kHz."""
-    spoken = np.concatenate(list(synthesiser.synthesise(text)))
+    spoken = synthesiser.speak(text).samples
     samples = resample(spoken, synthesiser.rate_hz, 16_000)
     end = int((np.flatnonzero(np.abs(samples) > 0.02)[-1]) * share)
     return np.concatenate((samples[:end], np.zeros(1_600, np.float32)))

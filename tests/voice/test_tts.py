@@ -12,7 +12,7 @@ from voice.tts import PiperSynthesiser
 @pytest.mark.models
 @pytest.mark.parametrize("text", ["", " ", "...", "!", "\U0001f600"])
 def test_nothing_speakable_yields_nothing(synthesiser: PiperSynthesiser, text: str) -> None:
-    assert list(synthesiser.synthesise(text)) == []
+    assert synthesiser.speak(text).samples.size == 0
 
 
 SENTENCES = [
@@ -30,7 +30,7 @@ def test_speech_starts_at_once_and_is_understood(
 ) -> None:
     heard = []
     for sentence in SENTENCES:
-        speech = np.concatenate(list(synthesiser.synthesise(sentence)))
+        speech = synthesiser.speak(sentence).samples
         assert speech.dtype == np.float32
         assert 0.1 < np.abs(speech).max() <= 1.0
         assert np.abs(speech[: synthesiser.rate_hz * 15 // 1_000]).max() > 0.01

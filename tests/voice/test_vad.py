@@ -188,7 +188,7 @@ def test_human_speech_is_found_where_it_is(
 def test_one_short_word_is_speech(vad: SileroVad, synthesiser: PiperSynthesiser) -> None:
     from voice.audio import resample
 
-    yes = np.concatenate(list(synthesiser.synthesise("Yes.")))
+    yes = synthesiser.speak("Yes.").samples
     assert trim(resample(yes, synthesiser.rate_hz, 16_000), vad) is not None
 
 
