@@ -26,6 +26,8 @@ _BACKCHANNEL = re.compile(
 )
 # Words that are a backchannel only together: "I see", "got it", and not "it" alone.
 _MAX_BACKCHANNEL_WORDS = 3
+# Other speech resembles what is played for a frame or two; an echo does so all the time.
+_SURE_ECHOES = 3
 
 
 class BargeInState(Enum):
@@ -121,6 +123,7 @@ class BargeIn:
         self._is_speech = False
         self._since = 0
         """From when on somebody speaks, or, in a pause, since when nobody does."""
+        self._num_echoes = 0
         self._words = ""
         self._is_final = False
 
@@ -168,16 +171,24 @@ class BargeIn:
 
     def _weighed(self, heard: Listened, now: int) -> BargeInAction | None:
         """Somebody seems to speak while Ember sounds."""
-        if heard.echo >= ECHO_CORRELATION or heard.above_db < self._settings.min_above_db:
+        is_weighing = self.state is BargeInState.WEIGHING
+        is_echo = heard.echo >= ECHO_CORRELATION
+        self._num_echoes = self._num_echoes + 1 if is_echo else 0
+        if is_echo and is_weighing and self._num_echoes < _SURE_ECHOES:
+            return None
+        if is_echo or heard.above_db < self._settings.min_above_db:
             self._since = now
             return self._back()
-        means_it = means_to_interrupt(self._words)
-        if self._words and not means_it:
+        if self._words and not means_to_interrupt(self._words):
             return self._back()
-        if self.state is BargeInState.SPEAKING:
-            self.state = BargeInState.WEIGHING
-            return BargeInAction.DUCK
-        if means_it:
+        if is_weighing:
+            return self._decided(now)
+        self.state = BargeInState.WEIGHING
+        return BargeInAction.DUCK
+
+    def _decided(self, now: int) -> BargeInAction | None:
+        """Whether what was weighed so far is enough."""
+        if means_to_interrupt(self._words):
             return self._interrupt()
         if _ms(now - self._since) < self._settings.min_speech_ms:
             return None

@@ -114,7 +114,11 @@ TABLE: dict[str, tuple[Script, Log]] = {
     ),
     "an echo that is noticed late": (
         [*speech(0, 60)[:-1], *frames(160, 900, ECHO)],
-        [(100, DUCK), (160, UNDUCK)],
+        [(100, DUCK), (200, UNDUCK)],
+    ),
+    "speech that resembles the answer for a moment": (
+        [*speech(0, 60)[:-1], (160, ECHO), (180, ECHO), *frames(200, 300)],
+        [(100, DUCK), (260, PAUSE)],
     ),
     "somebody speaks through the echo": (
         [*speech(0, 900, ECHO)[:-1], *frames(1_000, 1_500)],
