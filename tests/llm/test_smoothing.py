@@ -20,6 +20,8 @@ TEXTS = [[7, 80, 200, 31, 80, 5], [120, 9, 33, 61, 90, 91, 92]]
 class WithOutliers:
     """A checkpoint in which a few channels are large, as they are in trained models."""
 
+    drafter = None
+
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self.config, self.tokenizer = checkpoint.config, checkpoint.tokenizer
