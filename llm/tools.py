@@ -6,13 +6,10 @@ And how its calls look: `<tool_call>{"name": "...", "arguments": {...}}</tool_ca
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from llm.types import Tool, ToolCall
-
-_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
+from llm.types import Tool
 
 
 def signature(tool: Tool) -> str:
@@ -40,18 +37,3 @@ def _type_name(schema: Any) -> str:
     if kind == "array" and isinstance(schema.get("items"), Mapping):
         return f"{_type_name(schema['items'])}[]"
     return "|".join(map(str, kind)) if isinstance(kind, list) else str(kind)
-
-
-def read_calls(text: str) -> tuple[str, list[ToolCall]]:
-    """Split an answer into what is said and what is called; a call that does not parse is dropped.
-
-    Calls have no id yet.
-    """
-    calls = []
-    for body in _CALL.findall(text):
-        try:
-            call = json.loads(body)
-            calls.append(ToolCall("", str(call["name"]), json.dumps(call.get("arguments", {}))))
-        except (ValueError, KeyError, TypeError):
-            continue
-    return _CALL.sub("", text).strip(), calls

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor, nn
 
+from llm.models.rotary import pair_speeds
 from llm.models.spec import DrafterConfig, TransformerConfig
 from llm.models.transformer import Weights
 
@@ -212,8 +213,8 @@ def compile_layers(layers: nn.ModuleList) -> None:
 
 def rotary(config: TransformerConfig, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine [positions, head_size / 2] of the rotary embedding."""
-    steps = torch.arange(0, config.head_size, 2) / config.head_size
-    angles = positions[..., None] * config.rope_theta**-steps
+    speeds = torch.from_numpy(pair_speeds(config.head_size, config.rope_theta)).float()
+    angles = positions[..., None] * speeds
     return angles.cos().to(COMPUTE), angles.sin().to(COMPUTE)
 
 

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from llm.adapt.data import Example
+from llm.bench.held_out import row_logits, spoken_rows, summed_loss
 from llm.bench.report import Row, Table, Target
-from llm.engine.canvas import Step
 from llm.engine.runner import Runner
 from llm.models.checkpoint import Checkpoint
 from llm.models.linear import FloatLinear
@@ -29,12 +29,11 @@ def measure_agreement(
     same, count = 0, 0
     losses = np.zeros(2)
     for example in examples:
-        rows = [i - 1 for i, spoken in enumerate(example.spoken) if spoken]
-        wanted = np.array([example.ids[row + 1] for row in rows])
-        ours, theirs = _integer(runner, example, rows), _float(reference, example, rows)
+        rows, wanted = spoken_rows(example)
+        ours, theirs = row_logits(runner, example, rows), _float(reference, example, rows)
         same += int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
         count += len(rows)
-        losses += [_loss(ours, wanted), _loss(theirs, wanted)]
+        losses += [summed_loss(ours, wanted), summed_loss(theirs, wanted)]
     ours_nats, theirs_nats = (float(total) / count for total in losses)
     row: Row = {
         "dialogues": len(examples),
@@ -50,14 +49,6 @@ def measure_agreement(
     ]
 
 
-def _integer(runner: Runner, example: Example, rows: Sequence[int]) -> NDArray[np.float32]:
-    step = Step(0, example.ids, tuple(range(1, len(example.ids) + 1)), tuple(rows))
-    runner.open(0, len(example.ids))
-    (logits,) = runner.forward([(0, step)])
-    runner.close(0)
-    return logits
-
-
 @torch.inference_mode()
 def _float(model: Transformer, example: Example, rows: Sequence[int]) -> NDArray[np.float32]:
     ids = torch.tensor(example.ids)
@@ -65,9 +56,3 @@ def _float(model: Transformer, example: Example, rows: Sequence[int]) -> NDArray
     hidden = model.forward(ids, 0, torch.arange(len(ids)) + 1, cache)
     logits: NDArray[np.float32] = model.logits(hidden[list(rows)]).numpy()
     return logits
-
-
-def _loss(logits: NDArray[np.float32], wanted: NDArray[np.int64]) -> float:
-    best = logits.max(axis=1)
-    masses = np.log(np.exp(logits - best[:, None]).sum(axis=1)) + best
-    return float((masses - logits[np.arange(len(wanted)), wanted]).sum())

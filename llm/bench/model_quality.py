@@ -9,14 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from llm.adapt.data import Dialogue, encode
 from llm.bench import answers
 from llm.bench.answers import Question
+from llm.bench.held_out import row_logits, spoken_rows, summed_loss
 from llm.bench.report import Row, Table, Target
 from llm.chat_template import ChatTemplate
-from llm.engine.canvas import Step
 from llm.engine.runner import Runner
 from llm.tokenizer import Tokenizer
 from llm.types import ToolCall, Usage
@@ -49,15 +47,8 @@ def held_out_loss(
     total, count = 0.0, 0
     for dialogue in dialogues:
         example = encode(dialogue, tokenizer, template)
-        rows = tuple(i - 1 for i, spoken in enumerate(example.spoken) if spoken)
-        step = Step(0, example.ids, tuple(range(1, len(example.ids) + 1)), rows)
-        runner.open(0, len(example.ids))
-        (logits,) = runner.forward([(0, step)])
-        runner.close(0)
-        best = logits.max(axis=1)
-        masses = np.log(np.exp(logits - best[:, None]).sum(axis=1)) + best
-        wanted = [example.ids[row + 1] for row in rows]
-        total += float((masses - logits[np.arange(len(rows)), wanted]).sum())
+        rows, wanted = spoken_rows(example)
+        total += summed_loss(row_logits(runner, example, rows), wanted)
         count += len(rows)
     return total / count
 

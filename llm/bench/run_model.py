@@ -20,7 +20,6 @@ from llm.engine.load import spec_for
 from llm.engine.runner_onnx import OnnxRunner
 from llm.models.built import BuiltModel, load_built
 from llm.tokenizer import Tokenizer
-from llm.tools import read_calls
 from llm.types import Committed, Finished, Request, ToolCall
 
 MAX_NEW_TOKENS = 120
@@ -118,8 +117,7 @@ async def _ask(engine: Engine, question: Question) -> Judged:
                     raise RuntimeError(error)
             case _:
                 pass
-    text, written = read_calls(said)
-    return Judged(question, text, (*called, *written), usage)
+    return Judged(question, said.strip(), tuple(called), usage)
 
 
 def _failure(judged: Judged) -> str:

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from llm.models.checkpoint import Checkpoint, CheckpointError, TokenizerData
+from llm.models.rounding import quantize_channels
 from llm.models.spec import DrafterConfig, TransformerConfig
 
 SPEAK, DRAFT, TEMPLATE = "speak.safetensors", "draft.safetensors", "chat_template.jinja"
@@ -44,9 +45,7 @@ def save_adapter(path: Path, tensors: Mapping[str, Floats], metadata: Mapping[st
         if values.ndim < 2:
             stored[name] = values.astype(np.float32)
             continue
-        scale = np.maximum(np.abs(values).max(axis=1), 1e-12).astype(np.float32) / 127
-        stored[name] = np.rint(values / scale[:, None]).astype(np.int8)
-        stored[f"{name}.scale"] = scale
+        stored[name], stored[f"{name}.scale"] = quantize_channels(values)
     partial = path.with_suffix(".partial")
     save_file(stored, partial, metadata=dict(metadata))
     partial.replace(path)

@@ -30,6 +30,7 @@ from llm.models.adapted import (
 from llm.models.checkpoint import Checkpoint, CheckpointError, TokenizerData
 from llm.models.gguf import GgufFile
 from llm.models.integer_products import signed_products_are_exact
+from llm.models.rounding import quantize_channels
 from llm.models.spec import DrafterConfig, TransformerConfig
 from llm.tokenizer import Tokenizer
 from llm.types import Message
@@ -186,8 +187,6 @@ def _write_graphs(builder: GraphBuilder, folder: Path, name: str) -> None:
 
 def _write_table(path: Path, values: NDArray[np.float32]) -> None:
     """A table that is looked up by rows, in 8 bits with a scale for each."""
-    from llm.models.onnx_graph import quantize_channels  # noqa: PLC0415
-
     integers, scale = quantize_channels(values)
     np.save(path.with_name(f"{path.name}.npy"), integers)
     np.save(path.with_name(f"{path.name}_scale.npy"), scale)

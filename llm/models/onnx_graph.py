@@ -28,6 +28,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from llm.models.checkpoint import Checkpoint
+from llm.models.rotary import pair_speeds
+from llm.models.rounding import quantize_channels
 
 CONTRIB = "com.microsoft"
 """Operator set of ONNX Runtime's fused operators (ContribOperators.md in its documentation)."""
@@ -43,14 +45,6 @@ def cache_names(num_layers: int, sequence: int) -> list[tuple[str, str]]:
         for layer in range(num_layers)
         for kind in ("key", "value")
     ]
-
-
-def quantize_channels(
-    weight: NDArray[np.float32],
-) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """weight: [out, in]. Returns int8 [out, in] within ±127 and the scale of each row, [out]."""
-    scale = np.maximum(np.abs(weight).max(axis=1), 1e-12).astype(np.float32) / 127
-    return np.rint(weight / scale[:, None]).astype(np.int8), scale
 
 
 def move_weights(weights: list[onnx.TensorProto], file: Path) -> None:
@@ -142,8 +136,8 @@ class GraphBuilder:
 
     def _constants(self) -> None:
         config = self.checkpoint.config
-        steps = np.arange(0, config.head_size, 2) / config.head_size
-        angles = np.outer(np.arange(config.context_length), config.rope_theta**-steps)
+        speeds = pair_speeds(config.head_size, config.rope_theta)
+        angles = np.outer(np.arange(config.context_length), speeds)
         self._weight("cos", np.cos(angles).astype(np.float32))
         self._weight("sin", np.sin(angles).astype(np.float32))
         self._weight("step", np.array(1 / ACTIVATION_LIMIT, np.float32))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -23,19 +22,8 @@ from llm.types import (
     Revised,
     SamplingParams,
 )
-from tests.llm.api_server import BODY, MESSAGES, Api, serve
+from tests.llm.api_server import BODY, MESSAGES, Api
 from tests.llm.fakes import STOP, USAGE, FakeEngine
-
-
-@pytest.fixture
-def api(server: Api) -> Api:
-    server.engine = FakeEngine()
-    return server
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Api]:
-    yield from serve()
 
 
 def test_openai_client_reads_a_whole_answer(api: Api) -> None:

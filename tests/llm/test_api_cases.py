@@ -29,27 +29,15 @@ from tests.llm.api_server import (
     Api,
     Real,
     real_engine,
-    serve,
     text_of,
     tiny_tokenizer,
 )
-from tests.llm.fakes import STOP, USAGE, FakeEngine
+from tests.llm.fakes import STOP, USAGE
 
 TIMER: Any = {"type": "function", "function": {"name": "timer", "parameters": {"type": "object"}}}
 CALLS = (ToolCall("call_a", "timer", "{}"), ToolCall("call_b", "timer", '{"s": 1}'))
 CALLED = Finished(FinishReason.TOOL_CALLS, USAGE)
 NULLS = ("tools", "tool_choice", "response_format", "stop", "logit_bias", "n", "stream_options")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Api]:
-    yield from serve()
-
-
-@pytest.fixture
-def api(server: Api) -> Api:
-    server.engine = FakeEngine()
-    return server
 
 
 @pytest.fixture(scope="module")

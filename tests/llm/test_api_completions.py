@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -14,21 +13,10 @@ from llm.api.completions import anchor
 from llm.api.stream import Completion
 from llm.api.text_chunks import TextChoice, fold_text
 from llm.types import Committed, Request, TokenLogprobs
-from tests.llm.api_server import Api, serve
-from tests.llm.fakes import STOP, USAGE, FakeEngine
+from tests.llm.api_server import Api
+from tests.llm.fakes import STOP, USAGE
 
 FIM = "fim/completions"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Api]:
-    yield from serve()
-
-
-@pytest.fixture
-def api(server: Api) -> Api:
-    server.engine = FakeEngine()
-    return server
 
 
 def test_a_text_goes_on(api: Api) -> None:

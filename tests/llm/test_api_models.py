@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import httpx
 import openai
 import pytest
@@ -12,19 +10,8 @@ from fastapi import FastAPI
 from llm.api.app import create_router
 from llm.api.chat import ALIASES, ChatService
 from llm.api.route import create_fallback
-from tests.llm.api_server import Api, serve
+from tests.llm.api_server import Api
 from tests.llm.fakes import FakeEngine, live
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Api]:
-    yield from serve()
-
-
-@pytest.fixture
-def api(server: Api) -> Api:
-    server.engine = FakeEngine()
-    return server
 
 
 def test_a_card_has_what_all_kinds_of_clients_read(api: Api) -> None:

@@ -21,25 +21,12 @@ from tests.llm.api_server import (
     Api,
     Real,
     real_engine,
-    serve,
     tiny_tokenizer,
 )
-from tests.llm.fakes import FakeEngine
 
 TIMER: Any = {"type": "function", "function": {"name": "timer", "parameters": {"type": "object"}}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 NULLS = ("tools", "tool_choice", "response_format", "stop", "logit_bias", "n", "stream_options")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Api]:
-    yield from serve()
-
-
-@pytest.fixture
-def api(server: Api) -> Api:
-    server.engine = FakeEngine()
-    return server
 
 
 @pytest.fixture(scope="module")

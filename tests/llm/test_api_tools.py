@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -29,7 +28,7 @@ from llm.types import (
     ToolCall,
     ToolGrammar,
 )
-from tests.llm.api_server import MESSAGES, Api, serve
+from tests.llm.api_server import MESSAGES, Api
 from tests.llm.fakes import STOP, USAGE, FakeEngine
 
 SCHEMA = {"type": "object", "properties": {"seconds": {"type": "integer"}}}
@@ -44,17 +43,6 @@ CALLS = (
     ToolCall("call_2", "set_timer", '{"seconds": 6}'),
     Finished(FinishReason.TOOL_CALLS, USAGE),
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Api]:
-    yield from serve()
-
-
-@pytest.fixture
-def api(server: Api) -> Api:
-    server.engine = FakeEngine()
-    return server
 
 
 def test_calls_come_whole(api: Api) -> None:

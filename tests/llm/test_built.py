@@ -17,7 +17,8 @@ from llm.models.built import BuiltModel, load_built
 from llm.models.checkpoint import CheckpointError
 from llm.models.gguf import GgufFile
 from llm.models.integer_products import signed_products_are_exact
-from llm.models.onnx_graph import GraphBuilder, quantize_channels
+from llm.models.onnx_graph import GraphBuilder
+from llm.models.rounding import quantize_channels
 from tests.llm.tiny import write_tiny_gguf
 
 
