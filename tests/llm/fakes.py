@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import uvicorn
@@ -80,3 +81,22 @@ def live(app: Any, **settings: Any) -> Iterator[int]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextlib.contextmanager
+def asking(port: int, path: str, body: object) -> Iterator[socket.socket]:
+    """A client that has posted a body and hangs up at the end of the block."""
+    content = json.dumps(body).encode()
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}"
+        client.sendall(head.encode() + b"\r\n\r\n" + content)
+        yield client
+
+
+def comes_true(condition: Callable[[], bool], visit: Callable[[], object]) -> bool:
+    """Whether it is so after some visits; what the server's loop does, it does between them."""
+    for _ in range(200):
+        visit()
+        if condition():
+            return True
+    return False

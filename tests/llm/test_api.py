@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from typing import Any
 
 import httpx
@@ -23,7 +22,7 @@ from llm.types import (
     SamplingParams,
 )
 from tests.llm.api_server import BODY, MESSAGES, Api
-from tests.llm.fakes import STOP, USAGE, FakeEngine
+from tests.llm.fakes import STOP, USAGE, FakeEngine, asking, comes_true
 
 
 def test_openai_client_reads_a_whole_answer(api: Api) -> None:
@@ -96,22 +95,12 @@ def test_the_role_comes_before_the_first_word(api: Api) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_hanging_up_aborts_the_generation(api: Api, stream: bool) -> None:
     api.engine = FakeEngine(Committed("Once upon a time"))
-    body = json.dumps({**BODY, "stream": stream})
-    with socket.create_connection(("127.0.0.1", api.port)) as client:
-        client.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Length: %d\r\n\r\n%s" % (len(body), body.encode())
-        )
+    with asking(api.port, "/v1/chat/completions", {**BODY, "stream": stream}) as client:
         assert api.engine.submitted.wait(5)
         if stream:
             assert client.recv(100)
     (generation,) = api.engine.generations
-    # The abort happens on the server's loop: a request after it shows that it has been there.
-    for _ in range(100):
-        api.client.models.list()
-        if generation.aborted.is_set():
-            break
-    assert generation.aborted.is_set()
+    assert comes_true(generation.aborted.is_set, api.client.models.list)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ what happens between tokens and chunks.
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -32,7 +31,7 @@ from tests.llm.api_server import (
     text_of,
     tiny_tokenizer,
 )
-from tests.llm.fakes import STOP, USAGE
+from tests.llm.fakes import STOP, USAGE, asking
 
 TIMER: Any = {"type": "function", "function": {"name": "timer", "parameters": {"type": "object"}}}
 CALLS = (ToolCall("call_a", "timer", "{}"), ToolCall("call_b", "timer", '{"s": 1}'))
@@ -132,12 +131,8 @@ def test_an_error_within_a_stream_is_seen(api: Api) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_hang_up_frees_the_slot_within_a_step(real: Real, stream: bool) -> None:
     real.runner.hold()
-    body = json.dumps({**BODY, "stream": stream, "max_tokens": 200}).encode()
-    with socket.create_connection(("127.0.0.1", real.api.port)) as client:
-        client.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
-            % (len(body), body)
-        )
+    body = {**BODY, "stream": stream, "max_tokens": 200}
+    with asking(real.api.port, "/v1/chat/completions", body):
         deadline = time.monotonic() + 5
         while not real.runner.open_slots:
             assert time.monotonic() < deadline

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,7 +20,7 @@ from llm.api.decisions_schema import choice_confidence, expected_level, score_co
 from llm.api.guard import MeteredEngine
 from llm.engine.decision import Decision, DecisionError
 from llm.types import Finished, FinishReason, InvalidRequestError, QueueFullError, Request, Usage
-from tests.llm.fakes import FakeEngine, live
+from tests.llm.fakes import FakeEngine, asking, comes_true, live
 
 USAGE = Usage(num_prompt_tokens=20, num_cached_tokens=5, num_forwards=1)
 
@@ -298,22 +296,10 @@ def test_before_the_model_is_loaded_and_an_unknown_one(api: Api) -> None:
 
 
 def test_hanging_up_ends_the_decisions(api: Api) -> None:
-    api.engine = Decider(waits=True)
-    body = json.dumps({"model": "tiny", "state": "x", "questions": NOUL})
-    with socket.create_connection(("127.0.0.1", api.port)) as client:
-        client.sendall(
-            b"POST /v1/decisions HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Length: %d\r\n\r\n%s" % (len(body), body.encode())
-        )
-        for _ in range(200):
-            httpx.get(api.url)
-            if api.engine.asked:
-                break
-    for _ in range(200):
-        httpx.get(api.url)
-        if api.engine.cancelled:
-            break
-    assert api.engine.cancelled
+    api.engine = decider = Decider(waits=True)
+    with asking(api.port, "/v1/decisions", {"model": "tiny", "state": "x", "questions": NOUL}):
+        assert comes_true(lambda: bool(decider.asked), lambda: httpx.get(api.url))
+    assert comes_true(lambda: bool(decider.cancelled), lambda: httpx.get(api.url))
 
 
 distribution = st.lists(st.floats(0.001, 1), min_size=1, max_size=12).map(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ from llm.types import (
     ToolCall,
     Usage,
 )
-from tests.llm.fakes import STOP, USAGE, FakeEngine
+from tests.llm.fakes import STOP, USAGE, FakeEngine, asking, comes_true
 from tests.llm.responses_server import BODY, TOOLS, Api, serve
 
 CALLED = Finished(FinishReason.TOOL_CALLS, USAGE)
@@ -233,22 +232,12 @@ def test_a_failure_is_an_error_or_a_failed_response(api: Api) -> None:
 def test_hanging_up_aborts_the_generation(api: Api, stream: bool) -> None:
     api.answer(Committed("Once upon a time"))
     assert api.engine is not None
-    body = json.dumps({**BODY, "stream": stream})
-    with socket.create_connection(("127.0.0.1", api.port)) as client:
-        client.sendall(
-            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Length: %d\r\n\r\n%s" % (len(body), body.encode())
-        )
+    with asking(api.port, "/v1/responses", {**BODY, "stream": stream}) as client:
         assert api.engine.submitted.wait(5)
         if stream:
             assert client.recv(100)
     (generation,) = api.engine.generations
-    # The abort happens on the server's loop: a request after it shows that it has been there.
-    for _ in range(100):
-        httpx.get(f"{api.url}/responses/none")
-        if generation.aborted.is_set():
-            break
-    assert generation.aborted.is_set()
+    assert comes_true(generation.aborted.is_set, lambda: httpx.get(f"{api.url}/responses/none"))
 
 
 def test_a_store_forgets_and_outlives_its_process(tmp_path: Path) -> None:
