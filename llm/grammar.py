@@ -29,6 +29,9 @@ from llm.types import (
 
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 32
+LARGEST_INTEGER = 2**53 - 1
+"""Beyond it readers of JSON disagree about the number (I-JSON, RFC 7493, section 2.2)."""
+
 CACHE_BYTES = 8 * 1024 * 1024
 
 CALL_OPENS, CALL_CLOSES = "<tool_call>", "</tool_call>"
@@ -191,6 +194,10 @@ def _checked_schema(text: str, where: str = "json_schema") -> dict[str, Any]:
         if depth > 4 * MAX_DEPTH:
             raise GrammarError(f"{where} is nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, dict):
+            if value.get("type") == "integer":
+                # Without an end small models write zeros until the budget is used up.
+                value.setdefault("minimum", -LARGEST_INTEGER)
+                value.setdefault("maximum", LARGEST_INTEGER)
             for keyword in _UNENFORCED:
                 if keyword not in value or path.endswith(_NAMES):
                     continue

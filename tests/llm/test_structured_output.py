@@ -299,6 +299,15 @@ def test_a_budget_that_no_answer_fits_is_refused(tokenizer: Tokenizer) -> None:
         run(tokenizer, [request(grammar, max_new_tokens=4)])
 
 
+def test_an_integer_ends_where_readers_would_disagree(tokenizer: Tokenizer) -> None:
+    """Also where the model would write zeros for ever."""
+    grammar = JsonSchemaGrammar(json.dumps(obj(n=INTEGER, rest=STRING)))
+    zeros = tokenizer.encode("0")
+    for text, _, finished in run(tokenizer, [request(grammar, seed=7)], prefers=zeros):
+        assert finished.reason is FinishReason.STOP
+        assert abs(json.loads(text)["n"]) < 2**53
+
+
 def test_a_tool_that_is_not_there(tokenizer: Tokenizer) -> None:
     with pytest.raises(GrammarError, match="'nothing'"):
         run(tokenizer, [request(ToolGrammar("required", "nothing"), tools=TOOLS)])
